@@ -1,0 +1,184 @@
+"""`profile.json` (`bucketlab.profile/1`): all that one profiled run measured. Plain data, saved and loaded with msgspec.
+
+Times are integer nanoseconds. Those on the timeline of a step count from the step's start, which is the end of the
+optimizer step before it. Everything here is measured, except `prediction`, which says so itself.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bucketlab.schema.analysis import Stragglers
+
+SCHEMA = "bucketlab.profile/1"
+
+
+class StepTime(msgspec.Struct, kw_only=True):
+    """Time of a step with no profiler attached: of each step, the slowest rank's."""
+
+    median_ns: int
+    p10_ns: int
+    p90_ns: int
+    samples: list[int]
+    excluded: int  # steps seen but not counted: evaluation, a skipped GradScaler step, another number of backwards
+
+
+class Breakdown(msgspec.Struct, kw_only=True):
+    """One traced step, medians over the steps of the trace window (and over ranks, in the run's own breakdown)."""
+
+    wall_ns: int
+    communication_ns: int
+    compute_ns: int
+    memory_ns: int
+    overlap_ns: int
+    exposed_ns: int
+    busy_ns: int
+    idle_ns: int
+    input_ns: int
+    kernels: int
+    collectives: int
+
+
+class Bucket(msgspec.Struct, kw_only=True):
+    """One all-reduce of gradients. Index 0 is the first to be ready. Medians over the trace window of rank 0."""
+
+    module: int  # index into Profile.modules
+    index: int
+    parameters: list[str]
+    bytes: int
+    ready_ns: int | None
+    start_ns: int | None
+    end_ns: int | None
+    overlap_ns: int | None
+    exposed_ns: int | None
+    bus_gb_s: float | None
+
+
+class Gradient(msgspec.Struct, kw_only=True):
+    """One parameter's gradient, in ready order; `ready_ns` is None where it could not be measured."""
+
+    module: int
+    name: str
+    bytes: int
+    dtype: str
+    ready_ns: int | None  # of pure compute: measured while no communication ran
+
+
+class Module(msgspec.Struct, kw_only=True):
+    """One DistributedDataParallel module and the setting in force on it."""
+
+    name: str  # class of the wrapped module
+    parameters: int
+    bucket_cap_mb: float
+    first_bucket_mb: float
+    bucket_cap_mb_list: list[float]
+    is_default: bool  # the bucket setting is what DDP takes when it is told nothing
+    gradient_as_bucket_view: bool
+    find_unused_parameters: bool
+    static_graph: bool
+    communication_hook: str | None  # the script's own, by name
+    compiled: bool
+    bucket_bytes: list[int]  # as DDP built them, read back from it
+
+
+class LinkPoint(msgspec.Struct, kw_only=True):
+    """All-reduces of one size, nccl-tests' terms: the slowest rank's time, algorithm and bus bandwidth."""
+
+    bytes: int
+    in_flight: int
+    ns: int  # time per collective; with two in flight, half the time of the pair
+    p10_ns: int
+    p90_ns: int
+    repetitions: int
+    algorithm_gb_s: float
+    bus_gb_s: float
+
+
+class Link(msgspec.Struct, kw_only=True):
+    """The path the job's all-reduces take, measured on its own process group."""
+
+    kind: Literal["measured", "emulated"]
+    what: str  # for example "gloo over loopback"
+    dtype: str
+    ranks: int
+    points: list[LinkPoint]
+    concurrency: int  # collectives that the backend moves at a time
+    latency_ns: int  # of the fit latency + bytes / bandwidth
+    bandwidth_gb_s: float  # of the same fit: bytes of the buffer per ns, not bus bandwidth
+    residual: float  # root mean square of the fit's relative errors
+
+
+class Memory(msgspec.Struct, kw_only=True):
+    """Bytes on one rank's device (on CPU: of its process)."""
+
+    parameters_bytes: int
+    gradients_bytes: int
+    bucket_buffers_bytes: int
+    saved_by_view_bytes: int  # what gradient_as_bucket_view saves, or would save
+    optimizer_bytes: int
+    buffers_bytes: int
+    peak_bytes: int  # largest of any rank
+    capacity_bytes: int  # of the device; on CPU the host's memory shared out over its ranks
+    largest_model_parameters: int  # of this shape, at this batch, that still fits
+
+
+class RankSummary(msgspec.Struct, kw_only=True):
+    """What each rank tells rank 0."""
+
+    rank: int
+    host: str
+    device: str
+    step_median_ns: int | None
+    breakdown: Breakdown | None
+    peak_bytes: int
+
+
+class PredictedPoint(msgspec.Struct, kw_only=True):
+    bucket_cap_mb: float
+    step_ns: int
+
+
+class Prediction(msgspec.Struct, kw_only=True):
+    """Step time against bucket size, replayed from the ready times and the link's curve. Predicted, not measured."""
+
+    kind: Literal["predicted"] = "predicted"
+    points: list[PredictedPoint]
+    best: PredictedPoint
+    current_step_ns: int
+    floor_ns: int
+
+
+class Profile(msgspec.Struct, kw_only=True):
+    schema: str = SCHEMA
+    kind: Literal["measured"] = "measured"
+    run: str
+    created: str  # ISO 8601, UTC
+    script: str
+    command: list[str]
+    versions: dict[str, str]
+    world_size: int
+    nodes: int
+    backend: str
+    device: str
+    accumulation: int  # backwards per step
+    modules: list[Module]
+    optimizers: list[str]
+    step: StepTime | None
+    breakdown: Breakdown | None
+    ranks: list[RankSummary]
+    buckets: list[Bucket]
+    gradients: list[Gradient]
+    forward_ns: int | None  # from the step's start to the start of its last backward
+    backward_ns: int | None  # that backward, exposed communication included
+    optimizer_ns: int | None  # from there to the end of the step
+    input_ns: int | None  # of forward_ns, before the model was called: waiting for data
+    link: Link | None
+    stragglers: Stragglers | None
+    memory: Memory | None
+    prediction: Prediction | None
+    missing: list[str]  # what was not measured and why, one line each
+    notes: list[str]  # what the reader must know about the figures, one line each
+    advice: list[str]  # what to do next, the most useful first
+    seconds: dict[str, float]  # wall time of each phase of this run
