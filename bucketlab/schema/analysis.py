@@ -41,6 +41,7 @@ class CollectiveEvent(msgspec.Struct, kw_only=True):
     overlap_ns: int
     exposed_ns: int
     bus_gb_s: float | None  # nccl-tests' bus bandwidth, 1e9 bytes per second
+    queued_ns: int | None = None  # from ready to start, as far as the collective before it was still running
     transfer_ns: int | None = None  # without the wait for the last rank; known only across ranks
     wait_ns: int | None = None
 
@@ -49,6 +50,7 @@ class StepAnalysis(Totals, kw_only=True):
     """One step: everything launched in it."""
 
     name: str
+    start_ns: int  # in the trace's own clock: what times of events count from, and what ranks are aligned by
     wall_ns: int
     idle_ns: int  # wall time in which the device runs nothing
     input_ns: int  # time the host spent waiting for the DataLoader

@@ -1,0 +1,5 @@
+"""`python -m bucketlab`."""
+
+from bucketlab.cli import main
+
+main()

@@ -1,0 +1,231 @@
+"""Puts together what the ranks of a run measured: reports of all ranks -> Profile. Plain data in, plain data out."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from bucketlab.analysis import merge
+from bucketlab.analysis.advice import advise
+from bucketlab.link.curve import LinkCurve, concurrency
+from bucketlab.predict import predict
+from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
+from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary, StepTime
+from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
+
+
+def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Profile:
+    """One profile of a run.
+
+    Args:
+        facts: what rank 0 knows of the job as a whole.
+        reports: by rank; None for a rank that did not report. At least rank 0's must be there.
+    """
+    present = [report for report in reports if report is not None]
+    first = present[0]
+    analyses = [report.analysis for report in present if report.analysis is not None]
+    forward_ns = _median_of(present, lambda step: step.forward_ns)
+    profile = Profile(
+        run=facts.run,
+        created=facts.created,
+        script=facts.script,
+        command=facts.command,
+        versions=facts.versions,
+        world_size=facts.world_size,
+        nodes=len({report.host for report in present}),
+        backend=facts.backend,
+        device=first.device,
+        accumulation=facts.accumulation,
+        modules=facts.modules,
+        optimizers=facts.optimizers,
+        step=_step_time(present),
+        breakdown=_median_breakdown([step for one in analyses for step in one.steps]),
+        ranks=[_summary(report) for report in present],
+        buckets=_buckets(facts, first.analysis),
+        gradients=_gradients(facts.gradients, forward_ns),
+        forward_ns=forward_ns,
+        backward_ns=_median_of(present, lambda step: step.backward_ns),
+        optimizer_ns=_median_of(present, _optimizer_ns),
+        input_ns=_median_of(present, lambda step: step.input_ns),
+        link=_link(facts, present),
+        stragglers=_stragglers(analyses),
+        memory=msgspec.structs.replace(first.memory, peak_bytes=max(one.memory.peak_bytes for one in present)),
+        prediction=None,
+        missing=_missing(facts, reports),
+        notes=facts.notes,
+        advice=[],
+        seconds=first.seconds,
+    )
+    profile.prediction = predict(profile)
+    profile.advice = advise(profile)
+    return profile
+
+
+# ---- time of a step -------------------------------------------------------------------------------------------
+
+
+def _regular(reports: Sequence[RankReport]) -> list[list[TimedStep]]:
+    """Steps that are regular on every rank, each as one row over the ranks."""
+    rows = list(zip(*(report.steps for report in reports), strict=False))
+    return [list(row) for row in rows if all(step.regular for step in row)]
+
+
+def _step_time(reports: Sequence[RankReport]) -> StepTime | None:
+    rows = _regular(reports)
+    if not rows:
+        return None
+    slowest = np.array([max(step.wall_ns for step in row) for row in rows], dtype=np.int64)
+    p10, median, p90 = (round(float(one)) for one in np.percentile(slowest, [10, 50, 90]))
+    seen = min(len(report.steps) for report in reports)
+    return StepTime(
+        median_ns=median,
+        p10_ns=p10,
+        p90_ns=p90,
+        samples=[int(one) for one in slowest],
+        excluded=seen - len(rows),
+    )
+
+
+def _median_of(reports: Sequence[RankReport], part: Callable[[TimedStep], int | None]) -> int | None:
+    """Median over steps and ranks; None where the part was never seen."""
+    values = [value for row in _regular(reports) for step in row if (value := part(step)) is not None]
+    return round(statistics.median(values)) if values else None
+
+
+def _optimizer_ns(step: TimedStep) -> int | None:
+    if step.forward_ns is None or step.backward_ns is None:
+        return None
+    return step.wall_ns - step.forward_ns - step.backward_ns
+
+
+def _gradients(gradients: Iterable[Gradient], forward_ns: int | None) -> list[Gradient]:
+    """In ready order, counted from the step's start."""
+    placed = [
+        msgspec.structs.replace(
+            one, ready_ns=None if one.ready_ns is None or forward_ns is None else one.ready_ns + forward_ns
+        )
+        for one in gradients
+    ]
+    return sorted(placed, key=lambda one: (one.ready_ns is None, one.ready_ns or 0))
+
+
+# ---- what the traces show -------------------------------------------------------------------------------------
+
+
+def _median_breakdown(steps: Sequence[StepAnalysis]) -> Breakdown | None:
+    if not steps:
+        return None
+    return Breakdown(
+        **{
+            name: round(statistics.median(getattr(step, name) for step in steps))
+            for name in Breakdown.__struct_fields__
+        }
+    )
+
+
+def _summary(report: RankReport) -> RankSummary:
+    walls = [step.wall_ns for step in report.steps if step.regular]
+    return RankSummary(
+        rank=report.rank,
+        host=report.host,
+        device=report.device,
+        step_median_ns=round(statistics.median(walls)) if walls else None,
+        breakdown=_median_breakdown(report.analysis.steps if report.analysis else []),
+        peak_bytes=report.memory.peak_bytes,
+    )
+
+
+def _stragglers(analyses: Sequence[RankAnalysis]) -> Stragglers | None:
+    return merge(list(analyses)).stragglers if analyses else None
+
+
+def _buckets(facts: RunFacts, analysis: RankAnalysis | None) -> list[Bucket]:
+    """DDP's buckets with the times at which a trace shows their all-reduces, medians over its steps."""
+    sizes = {(one.module, one.name): one.bytes for one in facts.gradients}
+    keys = [(module, index) for module, buckets in enumerate(facts.bucket_parameters) for index in range(len(buckets))]
+    size_of = {key: sum(sizes[key[0], name] for name in facts.bucket_parameters[key[0]][key[1]]) for key in keys}
+    seen: dict[tuple[int, int], list[CollectiveEvent]] = defaultdict(list)
+    for step in analysis.steps if analysis else []:
+        for key, event in _match(keys, size_of, [event for event in step.events if event.bucket is not None]):
+            seen[key].append(event)
+    return [
+        Bucket(
+            module=key[0],
+            index=key[1],
+            parameters=facts.bucket_parameters[key[0]][key[1]],
+            bytes=size_of[key],
+            ready_ns=_median(event.ready_ns for event in seen[key]),
+            start_ns=_median(event.start_ns for event in seen[key]),
+            end_ns=_median(event.end_ns for event in seen[key]),
+            overlap_ns=_median(event.overlap_ns for event in seen[key]),
+            exposed_ns=_median(event.exposed_ns for event in seen[key]),
+            bus_gb_s=_median_rate(event.bus_gb_s for event in seen[key]),
+        )
+        for key in keys
+    ]
+
+
+def _match(
+    keys: Sequence[tuple[int, int]], size_of: dict[tuple[int, int], int], events: Sequence[CollectiveEvent]
+) -> list[tuple[tuple[int, int], CollectiveEvent]]:
+    """Each all-reduce of a step with its bucket: the next one of the same size, or by order where sizes are unknown."""
+    if len(events) == len(keys):
+        pairs = list(zip(keys, events, strict=True))
+        if all(event.bytes in (None, size_of[key]) for key, event in pairs):
+            return pairs
+    waiting = list(keys)
+    pairs = []
+    for event in events:
+        key = next((key for key in waiting if size_of[key] == event.bytes), None)
+        if key is not None:
+            waiting.remove(key)
+            pairs.append((key, event))
+    return pairs
+
+
+def _median(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.median(known)) if known else None
+
+
+def _median_rate(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+# ---- the link -------------------------------------------------------------------------------------------------
+
+
+def _link(facts: RunFacts, reports: Sequence[RankReport]) -> Link | None:
+    if not facts.link_points:
+        return None
+    curve = LinkCurve.fit(facts.link_points)
+    hosts = {report.host for report in reports}
+    ranks = f"{facts.world_size} rank{'s' if facts.world_size != 1 else ''}"
+    place = "within one host" if len(hosts) == 1 else f"across {len(hosts)} hosts"
+    return Link(
+        kind="measured",
+        what=f"{facts.backend}, {ranks} {place}",
+        dtype=facts.link_dtype,
+        ranks=facts.world_size,
+        points=facts.link_points,
+        concurrency=concurrency(facts.link_points),
+        latency_ns=curve.latency_ns,
+        bandwidth_gb_s=curve.bandwidth_gb_s,
+        residual=curve.residual,
+    )
+
+
+def _missing(facts: RunFacts, reports: Sequence[RankReport | None]) -> list[str]:
+    silent = [str(rank) for rank, report in enumerate(reports) if report is None]
+    lines = list(facts.missing)
+    if silent:
+        lines.append(f"no report came from rank {', '.join(silent)}: the figures are those of the others")
+    for report in reports:
+        if report is not None:
+            lines += [line for line in report.missing if line not in lines]
+    return lines

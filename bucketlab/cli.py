@@ -1,0 +1,188 @@
+"""The commands: parse, call, render. No logic, and no import of torch, numpy or rich before a command needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from bucketlab import __version__
+from bucketlab.errors import BucketlabError
+from bucketlab.launch.command import TORCHRUN_FLAGS, TORCHRUN_OPTIONS, Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _LaunchCommand(click.Command):
+    """A command in front of a script: options end where the script begins; after `--` stands a whole command line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        target = ctx.params["target"]
+        before = len(given) - len(target) - 1
+        ctx.params["own_launcher"] = bool(target) and before >= 0 and given[before] == "--"
+        return rest
+
+
+def _launch_options(command: F) -> F:
+    for name, text in reversed(list(TORCHRUN_OPTIONS.items())):
+        command = click.option(*_spellings(name), help=text, metavar="")(command)
+    for name, text in reversed(list(TORCHRUN_FLAGS.items())):
+        command = click.option(*_spellings(name), is_flag=True, help=text)(command)
+    return command
+
+
+def _spellings(name: str) -> list[str]:
+    """torchrun takes its options with dashes and with underscores, and -m for --module."""
+    names = [f"--{name}", *([f"--{name.replace('-', '_')}"] if "-" in name else [])]
+    return [*names, "-m"] if name == "module" else names
+
+
+def _job(target: tuple[str, ...], own_launcher: bool, options: dict[str, Any]) -> Job:
+    given = {name: options[name.replace("-", "_")] for name in TORCHRUN_OPTIONS}
+    flags = tuple(name for name in TORCHRUN_FLAGS if options[name.replace("-", "_")])
+    chosen = tuple((name, str(value)) for name, value in given.items() if value is not None)
+    return Job(target=target, own_launcher=own_launcher, options=chosen, flags=flags)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="bucketlab")
+def cli() -> None:
+    """Where a DistributedDataParallel step's time goes, and which gradient buckets suit the job's own link."""
+
+
+@cli.command(cls=_LaunchCommand, context_settings={"allow_interspersed_args": False})
+@_launch_options
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("traces"),
+    help="Folder of runs.",
+    show_default=True,
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(2),
+    default=5,
+    help="Steps before anything is measured.",
+    show_default=True,
+)
+@click.option("--steps", type=click.IntRange(2), help="Steps to time.  [default: as many as fit in 5 s, 20 to 200]")
+@click.option("--traced", type=click.IntRange(1), default=3, help="Steps to trace.", show_default=True)
+@click.option(
+    "--link-seconds",
+    type=click.FloatRange(0.5),
+    default=3.0,
+    help="Time box for the link.",
+    show_default=True,
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=1800.0,
+    help="Seconds without a step before the job is stopped.",
+    show_default=True,
+)
+@click.option("--keep-running", is_flag=True, help="Let the script train on after the measurement.")
+@click.option("--json", "as_json", is_flag=True, help="Print profile.json on stdout, and nothing else there.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+def profile(
+    target: tuple[str, ...],
+    own_launcher: bool,
+    out: Path,
+    warmup: int,
+    steps: int | None,
+    traced: int,
+    link_seconds: float,
+    timeout: float,
+    keep_running: bool,
+    as_json: bool,
+    **launch: Any,
+) -> None:
+    """Run SCRIPT once under torchrun and show where its step time goes.
+
+    The script is not changed. It is ended after the measurement. Another launcher goes after two dashes:
+    bucketlab profile -- accelerate launch train.py
+    """
+    from bucketlab.profiling import ProfileOptions
+    from bucketlab.profiling import profile as run
+
+    job = _job(target, own_launcher, launch)
+    options = ProfileOptions(
+        out=out,
+        warmup_steps=warmup,
+        timed_steps=steps,
+        traced_steps=traced,
+        link_seconds=link_seconds,
+        timeout_seconds=timeout,
+        keep_running=keep_running,
+        output_to_stderr=as_json,
+    )
+    profiled = run(job, options)
+    if profiled.remark:
+        _say(profiled.remark)
+    if profiled.folder is not None:
+        _show_profile(profiled.folder, as_json)
+
+
+def _show_profile(folder: Path, as_json: bool) -> None:
+    from bucketlab.runs import PROFILE, load_profile
+
+    if as_json:
+        sys.stdout.buffer.write((folder / PROFILE).read_bytes() + b"\n")
+        return
+    from rich.console import Console
+
+    from bucketlab.report.profile import print_profile
+
+    print_profile(load_profile(folder), Console(), folder)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def doctor(as_json: bool) -> None:
+    """What is installed, what was detected, and what would not work here and why."""
+    from bucketlab.doctor import examine
+
+    checks = examine()
+    if as_json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(checks), indent=1) + b"\n")
+        return
+    from rich.console import Console
+
+    from bucketlab.report.doctor import print_checks
+
+    print_checks(checks, Console())
+
+
+def _say(line: str) -> None:
+    print(f"bucketlab: {line}", file=sys.stderr)
+
+
+def main() -> NoReturn:
+    """The command line. Errors of ours become one line; a closed pipe is no error."""
+    try:
+        cli(prog_name="bucketlab", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except click.ClickException as error:
+        _say(f"{error.format_message()} (bucketlab --help tells what there is)")
+        sys.exit(2)
+    except click.Abort:
+        _say("interrupted.")
+        sys.exit(1)
+    except BucketlabError as error:
+        _say(str(error))
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(0)

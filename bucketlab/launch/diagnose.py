@@ -1,0 +1,108 @@
+"""Why a job gave nothing to report: one line for the user, made of what was seen of its processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from bucketlab.launch.command import Job, described
+from bucketlab.launch.supervise import Outcome
+from bucketlab.worker.progress import Ending, RankExit
+
+_OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "CUDA out of memory", "can't allocate memory")
+_PORT_IN_USE = ("EADDRINUSE", "Address already in use", "address already in use")
+# A rank whose peer died fails in its collective soon after; that is a consequence, not the cause.
+_OF_A_LOST_PEER = (
+    "DistBackendError",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "DistNetworkError",
+)
+
+
+def why_it_failed(outcome: Outcome, job: Job, argv: Sequence[str], timeout_seconds: float) -> str:
+    """One line: what happened, where, and what to do."""
+    if outcome.interrupted:
+        return f"interrupted: {job.script} was stopped and nothing was kept."
+    ours = next((one.failure for one in outcome.endings if one.failure), None)
+    if ours:
+        return ours
+    if outcome.stalled:
+        return _stall(outcome, job, timeout_seconds)
+    return _script_error(outcome, job) or _rank_exit(outcome, job) or _nothing_to_measure(outcome, job, argv)
+
+
+def _stall(outcome: Outcome, job: Job, timeout_seconds: float) -> str:
+    steps = min((one.steps for one in outcome.progress if one.rank >= 0), default=0)
+    where = f"after step {steps}" if steps else "before its first step"
+    return (
+        f"{job.script} made no step for {timeout_seconds:g} s {where} and was stopped; the stack of each rank is above. "
+        "If its steps are that slow, raise --timeout."
+    )
+
+
+def _script_error(outcome: Outcome, job: Job) -> str | None:
+    errors = [one for one in outcome.endings if one.error]
+    if not errors:
+        return None
+    first = next((one for one in errors if not _has(one.error, _OF_A_LOST_PEER)), errors[0])
+    assert first.error is not None
+    if _has(first.error, _PORT_IN_USE):
+        return f"the port that {job.script} meets at is in use ({_short(first.error)}). Choose another --master-port."
+    who = f"rank {first.rank} of {job.script}" if first.rank >= 0 else job.script
+    return f"{who} failed {_when(first)} with {_short(first.error)}; its traceback is above.{_remedy(first.error)}"
+
+
+def _rank_exit(outcome: Outcome, job: Job) -> str | None:
+    if not outcome.exits:
+        return None
+    first = min(outcome.exits, key=lambda one: one.time_s)
+    last = next((one for one in outcome.progress if one.rank == first.rank), None)
+    when = f" after step {last.steps}" if last is not None else ""
+    return f"rank {first.rank} of {job.script} {_manner(first)}{when}, without a Python exception; the others were stopped."
+
+
+def _manner(one: RankExit) -> str:
+    if one.exit_code >= 0:
+        return f"ended with exit code {one.exit_code}"
+    name = signal.Signals(-one.exit_code).name
+    hint = " (often the system's out-of-memory killer)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
+def _nothing_to_measure(outcome: Outcome, job: Job, argv: Sequence[str]) -> str:
+    if outcome.exit_code:
+        return f"{described(argv)} ended with exit code {outcome.exit_code}; what it printed is above."
+    trained = [one for one in outcome.endings if one.ddp_modules or one.optimizer_steps or one.saw]
+    if not trained:
+        return (
+            f"{job.script} ended without training anything that bucketlab could see: no DistributedDataParallel was built. "
+            "Interpreters started with -I or -E cannot be followed."
+        )
+    if not any(one.ddp_modules for one in trained):
+        seen = sorted({name for one in trained for name in one.saw})
+        instead = f"it uses {' and '.join(seen)}" if seen else "it trains a plain model"
+        return (
+            f"{job.script} never built a DistributedDataParallel module: {instead}. "
+            "Wrap the model in torch.nn.parallel.DistributedDataParallel to have buckets to look at."
+        )
+    if not any(one.optimizer_steps for one in trained):
+        return f"{job.script} built a DistributedDataParallel module, but no optimizer ever stepped its parameters."
+    most = max(one.steps for one in trained)
+    return f"{job.script} ended after {most} steps, before any could be timed. Train for 10 steps or more."
+
+
+def _when(ending: Ending) -> str:
+    return f"after step {ending.steps}" if ending.steps else "before its first step"
+
+
+def _remedy(error: str) -> str:
+    return " It is out of memory: try a smaller batch." if _has(error, _OUT_OF_MEMORY) else ""
+
+
+def _short(error: str) -> str:
+    return error if len(error) <= 160 else f"{error[:157]}..."
+
+
+def _has(text: str | None, words: Sequence[str]) -> bool:
+    return text is not None and any(word in text for word in words)

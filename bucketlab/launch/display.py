@@ -1,0 +1,107 @@
+"""What a person sees while a job runs: the script's own output, and below it one line of progress on a terminal.
+
+Without a terminal the script's output is passed on untouched and nothing is added.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+from bucketlab.worker.progress import PHASES, Progress
+
+
+class Display:
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        self._bar: _Bar | None = None
+
+    def environment(self) -> dict[str, str]:
+        # Behind a pipe Python would hold the script's lines back for kilobytes at a time.
+        return {"PYTHONUNBUFFERED": "1"} if self._on_terminal else {}
+
+    def child_stdout(self, output_to_stderr: bool) -> int | IO[str] | None:
+        if self._on_terminal:
+            return subprocess.PIPE
+        return sys.stderr if output_to_stderr else None
+
+    def child_stderr(self) -> int | None:
+        return subprocess.PIPE if self._on_terminal else None
+
+    @contextmanager
+    def following(self, process: subprocess.Popen[bytes], output_to_stderr: bool) -> Iterator[None]:
+        if not self._on_terminal:
+            yield
+            return
+        with _Bar() as self._bar:
+            to_terminal = output_to_stderr or sys.stdout.isatty()
+            pumps = [
+                threading.Thread(target=self._pump, args=(process.stdout, to_terminal), daemon=True),
+                threading.Thread(target=self._pump, args=(process.stderr, True), daemon=True),
+            ]
+            for pump in pumps:
+                pump.start()
+            yield
+            for pump in pumps:
+                pump.join(timeout=5)
+
+    def show(self, progress: Sequence[Progress]) -> None:
+        if self._bar is not None:
+            self._bar.show(progress)
+
+    def _pump(self, stream: IO[bytes], to_terminal: bool) -> None:
+        for line in iter(stream.readline, b""):
+            if to_terminal and self._bar is not None:
+                self._bar.line(line.decode(errors="replace").rstrip("\n"))
+            else:
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+
+
+class _Bar:
+    """One line at the bottom of the terminal: phase, steps of it, ranks, time."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        self._console = Console(stderr=True)
+        self._progress = RichProgress(
+            TextColumn("bucketlab"),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def line(self, text: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text.from_ansi(text), soft_wrap=True)
+
+    def show(self, progress: Sequence[Progress]) -> None:
+        ranks = [one for one in progress if one.rank >= 0]
+        if not ranks:
+            return
+        slowest = min(ranks, key=lambda one: (one.phase, one.done))
+        self._progress.update(
+            self._task,
+            description=f"{PHASES[slowest.phase]}, {len(ranks)} ranks here",
+            completed=slowest.done,
+            total=slowest.total or None,
+        )

@@ -1,0 +1,176 @@
+"""Starts a job, watches its progress, and stops it: nothing that it started outlives this call.
+
+The script's own output goes where it would go without bucketlab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+import bucketlab.worker
+from bucketlab.launch.display import Display
+from bucketlab.worker.bootstrap import STACK_SIGNAL
+from bucketlab.worker.config import VARIABLE, WorkerConfig
+from bucketlab.worker.progress import (
+    PHASES,
+    Ending,
+    Progress,
+    RankExit,
+    read_endings,
+    read_exits,
+    read_progress,
+)
+
+_POLL_SECONDS = 0.1
+_GRACE_SECONDS = 10.0  # for the job to end by itself once it was asked to
+_STACK_SECONDS = 2.0
+
+
+@dataclass
+class Outcome:
+    """How a job went, as seen from outside."""
+
+    exit_code: int
+    endings: list[Ending]  # the earliest first
+    exits: list[RankExit]
+    progress: list[Progress]
+    interrupted: bool = False
+    stalled: bool = False
+    stacks: dict[int, str] = field(default_factory=dict)  # rank -> stacks of its threads
+
+
+def supervise(
+    argv: Sequence[str],
+    configure: Callable[[Path], WorkerConfig],
+    timeout_seconds: float,
+    output_to_stderr: bool,
+) -> Outcome:
+    """Runs a job to its end.
+
+    Args:
+        argv: the command.
+        configure: makes the workers' configuration, given the control folder.
+        timeout_seconds: without a step for this long, the job is taken to hang and is stopped.
+        output_to_stderr: sends the job's stdout to stderr, so that stdout stays clean for a document.
+    """
+    with tempfile.TemporaryDirectory(prefix="bucketlab-") as folder, _signals_interrupt():
+        control = Path(folder)
+        environment = _environment(configure(control))
+        display = Display()
+        process = subprocess.Popen(
+            argv,
+            env=environment | display.environment(),
+            start_new_session=True,
+            stdout=display.child_stdout(output_to_stderr),
+            stderr=display.child_stderr(),
+        )
+        with display.following(process, output_to_stderr):
+            return _watch(process, control, timeout_seconds, display)
+
+
+def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: float, display: Display) -> Outcome:
+    interrupted = stalled = False
+    stacks: dict[int, str] = {}
+    last_sign = time.monotonic()
+    try:
+        while process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            progress = read_progress(control)
+            display.show(progress)
+            last_sign = max([last_sign, *(one.heartbeat_ns / 1e9 for one in progress)])
+            measured = bool(progress) and all(PHASES[one.phase] == "done" for one in progress if one.rank >= 0)
+            if not measured and time.monotonic() - last_sign > timeout_seconds:
+                stalled = True
+                stacks = _stacks(control)
+                break
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        _stop(process, control, signal.SIGINT if interrupted else signal.SIGTERM)
+    return Outcome(
+        exit_code=process.returncode,
+        endings=read_endings(control),
+        exits=read_exits(control),
+        progress=read_progress(control),
+        interrupted=interrupted,
+        stalled=stalled,
+        stacks=stacks,
+    )
+
+
+def _environment(config: WorkerConfig) -> dict[str, str]:
+    own = str(Path(bucketlab.worker.__file__).parent / "sitepath")
+    theirs = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{own}{os.pathsep}{theirs}" if theirs else own,
+        VARIABLE: msgspec.json.encode(config).decode(),
+    }
+
+
+def _stop(process: subprocess.Popen[bytes], control: Path, first: signal.Signals) -> None:
+    """Asks, insists, then kills: the launcher, its process group, and every rank known by its progress."""
+    for number in (first, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(_GRACE_SECONDS)
+    process.wait()
+    for rank in read_progress(control):
+        if _belongs_to_us(rank.pid, control):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+
+
+def _belongs_to_us(pid: int, control: Path) -> bool:
+    """Whether the process still runs and was started by this launch: process ids are used again."""
+    try:
+        return str(control).encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _stacks(control: Path) -> dict[int, str]:
+    ranks = {one.pid: one.rank for one in read_progress(control)}
+    for pid in ranks:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, STACK_SIGNAL)
+    time.sleep(_STACK_SECONDS)
+    found: dict[int, str] = {}
+    for pid, rank in ranks.items():
+        path = control / f"{pid}.stacks"
+        if path.is_file() and rank not in found:
+            found[rank] = path.read_text(errors="replace")
+    return found
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Being told to end, by a scheduler or a closed terminal, is the same as Ctrl-C: the job is stopped first."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,99 @@
+"""`bucketlab profile` from its options to a folder with a whole profile: reserve, launch, watch, check."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bucketlab.errors import WorkFailed
+from bucketlab.launch.command import Job, launch_command
+from bucketlab.launch.diagnose import why_it_failed
+from bucketlab.launch.supervise import Outcome, supervise
+from bucketlab.runs import PROFILE, reserve_folder
+from bucketlab.worker.config import WorkerConfig
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What a user may set; None leaves it to the run."""
+
+    out: Path = Path("traces")
+    warmup_steps: int = 5
+    timed_steps: int | None = None
+    traced_steps: int = 3
+    link_seconds: float = 3.0
+    timeout_seconds: float = 1800.0
+    keep_running: bool = False
+    output_to_stderr: bool = False
+
+
+@dataclass(frozen=True)
+class Profiled:
+    folder: Path | None  # None on a node that rank 0 does not run on
+    remark: str | None  # how the script ended, where that is worth a line
+
+
+def profile(job: Job, options: ProfileOptions) -> Profiled:
+    """Runs the job once and leaves a whole profile in a new folder.
+
+    Raises:
+        BadInput: nothing was started: no such script, an option that cannot be, a folder that cannot be written.
+        WorkFailed: it was started and gave no profile; its folder is gone again.
+    """
+    argv = launch_command(job)
+    folder = reserve_folder(options.out, job.script)
+    try:
+        outcome = supervise(
+            argv,
+            lambda control: _worker_config(job, options, folder, control),
+            options.timeout_seconds,
+            options.output_to_stderr,
+        )
+        _print_stacks(outcome)
+        return _judge(outcome, job, options, argv, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Path) -> WorkerConfig:
+    return WorkerConfig(
+        out=str(folder.parent.resolve()),
+        run=folder.name,
+        control=str(control),
+        launcher_pid=os.getpid(),
+        script=job.script,
+        command=list(job.target),
+        keep_running=options.keep_running,
+        warmup_steps=options.warmup_steps,
+        timed_steps=options.timed_steps,
+        traced_steps=options.traced_steps,
+        link_seconds=options.link_seconds,
+    )
+
+
+def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str], folder: Path) -> Profiled:
+    stopped = any(one.stopped_by_us for one in outcome.endings)
+    ended_well = outcome.exit_code == 0 and not outcome.interrupted and not outcome.stalled
+    measured_elsewhere = ended_well and stopped and not any(one.rank == 0 for one in outcome.endings)
+    if measured_elsewhere:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return Profiled(folder=None, remark="rank 0 runs on another node: the report is there.")
+    if not (folder / PROFILE).is_file():
+        raise WorkFailed(why_it_failed(outcome, job, argv, options.timeout_seconds))
+    if ended_well:
+        return Profiled(folder=folder, remark=None)
+    if options.keep_running or not stopped:
+        raise WorkFailed(why_it_failed(outcome, job, argv, options.timeout_seconds))
+    remark = f"{job.script} ended with exit code {outcome.exit_code} when it was stopped after the measurement."
+    return Profiled(folder=folder, remark=remark)
+
+
+def _print_stacks(outcome: Outcome) -> None:
+    for rank, stack in sorted(outcome.stacks.items()):
+        print(f"--- rank {rank} ---\n{stack}", file=sys.stderr)

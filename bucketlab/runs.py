@@ -1,0 +1,106 @@
+"""Folders of runs: written so that no half of one is ever taken for a whole, found by name, by path or as the newest.
+
+A run is whole once its `profile.json` stands in it; everything else is written before that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from bucketlab.errors import BadInput
+from bucketlab.schema.profile import SCHEMA, Profile
+
+PROFILE = "profile.json"
+RUN = "run.json"
+
+
+class RunCard(msgspec.Struct, kw_only=True):
+    """`run.json`: what was run, small enough to list a folder of runs by."""
+
+    schema: str = "bucketlab.run/1"
+    run: str
+    created: str
+    script: str
+    command: list[str]
+    versions: dict[str, str]
+    world_size: int
+    nodes: int
+    backend: str
+    bucket_cap_mb: list[float]  # of each DDP module
+
+
+def reserve_folder(out: Path, script: str) -> Path:
+    """Makes an empty folder of its own for a new run. Raises BadInput where it cannot be made."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem) or "run"
+    base = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1000):
+            folder = out / (f"{base}-{attempt}" if attempt else base)
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise BadInput(f"cannot write to {out}: {error.strerror}. Choose another folder with --out.") from error
+    raise BadInput(f"{out} has a thousand runs of this second. Choose another folder with --out.")
+
+
+def write_run(folder: Path, profile: Profile) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    card = RunCard(
+        run=profile.run,
+        created=profile.created,
+        script=profile.script,
+        command=profile.command,
+        versions=profile.versions,
+        world_size=profile.world_size,
+        nodes=profile.nodes,
+        backend=profile.backend,
+        bucket_cap_mb=[module.bucket_cap_mb for module in profile.modules],
+    )
+    write_json(folder / RUN, card)
+    write_json(folder / PROFILE, profile)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes a whole file or none: to a temporary name first, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_profile(folder: Path) -> Profile:
+    """Raises BadInput for a file that is not there or is no profile of this version."""
+    path = folder / PROFILE
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of a profiled run.") from error
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{path} is no {SCHEMA} file ({error}). Profile the script again.") from error
+    if profile.schema != SCHEMA:
+        raise BadInput(f"{path} is {profile.schema!r}; this release reads {SCHEMA}. Profile the script again.")
+    return profile
+
+
+def find_run(name: str | None, out: Path) -> Path:
+    """Folder of a run by name or path; without one, the newest under `out`. Raises BadInput where there is none."""
+    if name is None:
+        runs = sorted(out.glob(f"*/{PROFILE}"), key=lambda path: path.stat().st_mtime)
+        if not runs:
+            raise BadInput(f"there is no profiled run in {out}. Make one: bucketlab profile train.py")
+        return runs[-1].parent
+    for folder in (Path(name), out / name):
+        if (folder / PROFILE).is_file():
+            return folder
+    raise BadInput(f"there is no profiled run {name!r}, neither as a path nor in {out}.")

@@ -1,0 +1,50 @@
+"""What each rank tells rank 0 at the end of a profiled run. Travels through the job's store, is kept nowhere."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bucketlab.schema.analysis import RankAnalysis
+from bucketlab.schema.profile import Gradient, LinkPoint, Memory, Module
+
+
+class TimedStep(msgspec.Struct, kw_only=True):
+    """One step with no profiler attached, on this rank."""
+
+    wall_ns: int
+    input_ns: int | None  # from the step's start until the model was called
+    forward_ns: int | None  # from the step's start to the start of the first backward that synchronises
+    backward_ns: int | None  # to the end of the last one
+    regular: bool  # neither skipped nor with evaluation in it, and with the usual number of backwards
+
+
+class RankReport(msgspec.Struct, kw_only=True):
+    rank: int
+    host: str
+    device: str
+    steps: list[TimedStep]
+    analysis: RankAnalysis | None
+    memory: Memory
+    missing: list[str]
+    seconds: dict[str, float]
+
+
+class RunFacts(msgspec.Struct, kw_only=True):
+    """What rank 0 alone contributes: the job as a whole, the same on every rank."""
+
+    run: str
+    created: str
+    script: str
+    command: list[str]
+    versions: dict[str, str]
+    world_size: int
+    backend: str
+    accumulation: int
+    modules: list[Module]
+    bucket_parameters: list[list[list[str]]]  # module -> bucket -> names of its parameters
+    optimizers: list[str]
+    gradients: list[Gradient]  # ready_ns here counts from the start of the first backward that synchronises
+    link_points: list[LinkPoint]  # empty: not measured
+    link_dtype: str
+    missing: list[str]
+    notes: list[str]

@@ -1,0 +1,185 @@
+"""Gets bucketlab into a training process without a change to the script: waits for torch's modules to be imported.
+
+Runs in every Python process of a launch, so it imports nothing heavy and does nothing until torch appears.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from bucketlab.worker.config import VARIABLE
+
+# Dumps the stacks of all threads; a real-time signal, since scripts and Slurm use SIGUSR1 and SIGUSR2 themselves.
+STACK_SIGNAL = signal.SIGRTMIN + 7
+
+Action = Callable[[ModuleType], None]
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Runs an action once a named module has been executed, whoever imports it."""
+
+    def __init__(self, actions: dict[str, Action]) -> None:
+        self._actions = actions
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        action = self._actions.pop(fullname, None)
+        if action is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_then_act(module: ModuleType) -> None:
+            execute(module)
+            action(module)
+
+        spec.loader.exec_module = execute_then_act  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """Called by `sitecustomize`."""
+    if VARIABLE not in os.environ:
+        return
+    if os.getppid() == _config().launcher_pid:
+        _follow_the_launcher_into_death()
+        _note_the_launchers_exception()
+    actions: dict[str, Action] = {
+        "torch.nn.parallel.distributed": _when_ddp_exists,
+        "torch.optim.optimizer": _when_optimizers_exist,
+        "torch.nn.parallel.data_parallel": _note_class("DataParallel"),
+        "torch.distributed.fsdp.fully_sharded_data_parallel": _note_class("FullyShardedDataParallel"),
+        "torch.distributed.fsdp._fully_shard._fully_shard": _note_fully_shard,
+        "torch.distributed.elastic.multiprocessing.errors": _note_failed_ranks,
+    }
+    sys.meta_path.insert(0, _AfterImport(actions))
+
+
+def _follow_the_launcher_into_death() -> None:
+    """torchrun's agent ends its ranks when it is told to; this tells it when bucketlab itself was killed."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def _note_the_launchers_exception() -> None:
+    """torchrun itself, or a script that spawns its ranks: a port in use, a rank that raised."""
+    original = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        _write_launcher_error(kind, error)
+        original(kind, error, trace)
+
+    sys.excepthook = note
+
+
+def _write_launcher_error(kind: type[BaseException], error: BaseException) -> None:
+    import time
+    from pathlib import Path
+
+    from bucketlab.worker.progress import Ending, write_ending
+
+    control = Path(_config().control)
+    if kind.__name__ == "ChildFailedError" or not control.is_dir():
+        return  # the ranks that failed are named with their exit codes
+    lines = str(error).strip().splitlines() or [""]
+    if kind.__name__ == "ProcessRaisedException":  # torch.multiprocessing.spawn: the child's traceback as text
+        text, rank = lines[-1], getattr(error, "error_index", -1)
+    else:
+        text, rank = f"{kind.__name__}: {lines[0]}", -1
+    write_ending(control, Ending(pid=os.getpid(), rank=rank, time_ns=time.time_ns(), phase="", steps=0, error=text))
+
+
+def _config() -> Any:
+    import msgspec
+
+    from bucketlab.worker.config import WorkerConfig
+
+    return msgspec.json.decode(os.environ[VARIABLE], type=WorkerConfig)
+
+
+@functools.cache
+def observer() -> Any:
+    """The one observer of this process."""
+    from bucketlab.worker.observe import Observer
+
+    return Observer(_config())
+
+
+def _when_ddp_exists(module: ModuleType) -> None:
+    original = module.DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        observer().ddp_built(self)
+
+    module.DistributedDataParallel.__init__ = __init__
+    if "RANK" in os.environ:
+        observer()
+
+
+def _when_optimizers_exist(module: ModuleType) -> None:
+    module.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: observer().optimizer_stepped(optimizer))
+
+
+def _note_class(name: str) -> Action:
+    def act(module: ModuleType) -> None:
+        owner = getattr(module, name)
+        original = owner.__init__
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            observer().saw(name)
+
+        owner.__init__ = __init__
+
+    return act
+
+
+def _note_fully_shard(module: ModuleType) -> None:
+    original = module.fully_shard
+
+    @functools.wraps(original)
+    def fully_shard(*args: Any, **kwargs: Any) -> Any:
+        observer().saw("fully_shard (FSDP2)")
+        return original(*args, **kwargs)
+
+    module.fully_shard = fully_shard  # type: ignore[attr-defined]
+
+
+def _note_failed_ranks(module: ModuleType) -> None:
+    """torchrun's agent names the ranks that failed in an exception; its exit codes are what the launch reports."""
+    original = module.ChildFailedError.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, name: str, failures: Any, *rest: Any, **kwargs: Any) -> None:
+        from pathlib import Path
+
+        from bucketlab.worker.progress import RankExit, write_exits
+
+        exits = [
+            RankExit(rank=rank, pid=one.pid, exit_code=one.exitcode, time_s=float(one.timestamp))
+            for rank, one in failures.items()
+        ]
+        control = Path(_config().control)
+        if control.is_dir():
+            write_exits(control, exits)
+        original(self, name, failures, *rest, **kwargs)
+
+    module.ChildFailedError.__init__ = __init__

@@ -1,0 +1,157 @@
+"""The only file that knows private names of torch. Seen in torch 2.13.0; `missing_names` checks them at start.
+
+DistributedDataParallel keeps its buckets in a C++ reducer. A new reducer can be put in its place between two steps,
+as DDP itself does when it is unpickled; the old one takes its autograd hooks with it. Here that serves to hold
+communication back for a few steps while the layout of the buckets, and with it the order of every sum, stays as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+_MIB = 2**20
+_NEEDED_OF_DDP = (
+    "_ddp_init_helper",
+    "_build_params_for_reducer",
+    "_build_debug_param_to_name_mapping",
+    "_get_ddp_logging_data",
+)
+_HELPER_ARGUMENTS = ["self", "parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
+
+Layout = list[list[int]]  # parameter indices of each bucket, in the order of the buckets
+
+
+def missing_names() -> list[str]:
+    """Private names that this release of torch lacks, or has in another form; empty when all is well."""
+    missing = [
+        f"DistributedDataParallel.{name}" for name in _NEEDED_OF_DDP if not hasattr(DistributedDataParallel, name)
+    ]
+    if not missing:
+        helper = inspect.signature(DistributedDataParallel._ddp_init_helper)
+        if list(helper.parameters) != _HELPER_ARGUMENTS:
+            missing.append(f"DistributedDataParallel._ddp_init_helper{helper}")
+    if not hasattr(dist, "_compute_bucket_assignment_by_size"):
+        missing.append("torch.distributed._compute_bucket_assignment_by_size")
+    if not hasattr(distributed_c10d, "_get_default_store"):
+        missing.append("torch.distributed.distributed_c10d._get_default_store")
+    return missing
+
+
+def default_store() -> dist.Store:
+    """The key-value store that the job's ranks met at."""
+    store: dist.Store = distributed_c10d._get_default_store()
+    return store
+
+
+def profiler_is_running() -> bool:
+    """Whether some torch profiler, the script's own for example, records right now."""
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def named_parameters(module: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:
+    """Names and parameters in the order of the reducer's indices."""
+    parameters, _ = module._build_params_for_reducer()
+    names = {parameter: name for name, parameter in module.module.named_parameters()}
+    return [(names[parameter], parameter) for parameter in parameters]
+
+
+def layout(module: DistributedDataParallel) -> Layout:
+    """The buckets as DDP built them, read back from it; before its rebuild, the ones it began with."""
+    text = module._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    if text:
+        return [[int(index) for index in bucket.split()] for bucket in text.split(",")]
+    parameters, expect_sparse = module._build_params_for_reducer()
+    indices, _ = dist._compute_bucket_assignment_by_size(parameters, _initial_limits(module), expect_sparse)
+    return [list(bucket) for bucket in reversed(indices)]
+
+
+def _initial_limits(module: DistributedDataParallel) -> list[int]:
+    if hasattr(module, "_bucket_config"):
+        limits, _ = module._bucket_config.compute_bucket_size_limits(
+            static_graph=module.static_graph, find_unused_parameters=module.find_unused_parameters
+        )
+        return [int(limit) for limit in limits]
+    return [dist._DEFAULT_FIRST_BUCKET_BYTES, module.bucket_bytes_cap]  # releases before 2.13
+
+
+def capacities_mb(module: DistributedDataParallel) -> tuple[float, float, list[float]]:
+    """bucket_cap_mb, size of the first bucket and bucket_cap_mb_list in force, in DDP's "mb", which is MiB."""
+    cap_mb = module.bucket_bytes_cap / _MIB
+    if not hasattr(module, "_bucket_config"):
+        return cap_mb, dist._DEFAULT_FIRST_BUCKET_BYTES / _MIB, []
+    config = module._bucket_config
+    return cap_mb, config.first_bucket_bytes_cap / _MIB, [cap / _MIB for cap in config.per_bucket_bytes_caps]
+
+
+def is_default_capacity(module: DistributedDataParallel) -> bool:
+    return bool(module.bucket_bytes_cap_default)
+
+
+def why_not_rebuildable(module: DistributedDataParallel) -> str | None:
+    """Why this module's reducer must be left alone, or None when a new one may be put in its place."""
+    missing = missing_names()
+    if missing:
+        return f"torch {torch.__version__} has no {missing[0]}"
+    if getattr(module, "_use_python_reducer", False):
+        return "it uses torch.compile's Python reducer"
+    if getattr(module, "mixed_precision", None) is not None:
+        return "it uses DDP's own mixed precision"
+    if getattr(module, "skip_all_reduce_unused_params", False):
+        return "it skips the all-reduce of unused parameters"
+    if getattr(module, "_delay_all_reduce_params", None):
+        return "it delays the all-reduce of some parameters"
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in module.parameters()):
+        return "its optimizer runs inside the backward pass"
+    if any(module._build_params_for_reducer()[1]):
+        return "it has sparse gradients"
+    return None
+
+
+def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None:
+    """Puts a new reducer in place, between two steps, with just these buckets from its first backward on.
+
+    DDP would run its first backward in one bucket and so sum in another order for one step; handing it the layout
+    for that one call keeps every sum as it was. Gradients are kept. A communication hook must be registered anew.
+    """
+    parameters, expect_sparse = module._build_params_for_reducer()
+    names = module._build_debug_param_to_name_mapping(parameters)
+    with _assignment(buckets, module.bucket_bytes_cap):
+        module.logger = None
+        module.reducer = None
+        module._ddp_init_helper(parameters, expect_sparse, names, module.static_graph)
+    if module.static_graph:
+        module._static_graph_delay_allreduce_enqueued = False
+        module.reducer._set_static_graph()
+        module.logger._set_static_graph()
+
+
+@contextmanager
+def _assignment(buckets: Layout, cap_bytes: int) -> Iterator[None]:
+    original: Callable[..., Any] = dist._compute_bucket_assignment_by_size
+
+    def assign(*_: object) -> tuple[Layout, list[int]]:
+        return [list(bucket) for bucket in reversed(buckets)], [cap_bytes] * len(buckets)
+
+    dist._compute_bucket_assignment_by_size = assign  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        dist._compute_bucket_assignment_by_size = original  # type: ignore[attr-defined]
+
+
+def hook_of(module: DistributedDataParallel) -> str | None:
+    """Name of the communication hook that the script registered, None where there is none."""
+    return module._get_ddp_logging_data().get("comm_hook") or None
+
+
+def is_compiled_inside(module: DistributedDataParallel) -> bool:
+    """Whether torch.compile has been applied to the wrapped module or to parts of it."""
+    return any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in module.modules())

@@ -1,0 +1,136 @@
+"""Measures the job's link: all-reduces of growing size on its own process group, dtype and device, time-boxed.
+
+Every rank makes the same decisions, since each is made of a number that all of them have reduced together. Times are
+nccl-tests': operations back to back, the slowest rank's time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from bucketlab.link.curve import bus_factor
+from bucketlab.schema.profile import LinkPoint
+
+_SMALLEST_BYTES = 4096
+_GROWTH = 4  # between sizes up to a MiB, where latency rules; half of it above, where bandwidth does
+_MIB = 2**20
+_BLOCK_NS = 2_000_000  # operations back to back until this long, so that the clock and the start do not matter
+_MOST_IN_BLOCK = 50
+_MOST_BLOCKS = 15
+_FEWEST_BLOCKS = 3
+_IN_FLIGHT_BYTES = (64 * 1024, _MIB, 8 * _MIB)
+
+
+@dataclass(frozen=True)
+class LinkMeasurement:
+    points: list[LinkPoint]
+    cut_at_bytes: int | None  # largest size measured, where time or memory did not allow the whole gradient
+
+
+class LinkMeter:
+    """All-reduces on one process group.
+
+    Args:
+        group: the process group of the job's DDP module.
+        dtype: of its gradients.
+        device: of its gradients.
+        seconds: time box of the whole measurement; the size under way is finished.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, dtype: torch.dtype, device: torch.device, seconds: float) -> None:
+        self._group = group
+        self._dtype = dtype
+        self._device = device
+        self._box_ns = int(seconds * 1e9)
+        self._ranks = dist.get_world_size(group)
+
+    def measure(self, gradient_bytes: int) -> LinkMeasurement:
+        """Points of rising size up to `gradient_bytes`, then a few with two collectives in flight. A collective call."""
+        began_ns = time.monotonic_ns()
+        sizes = _sizes(gradient_bytes)
+        points: list[LinkPoint] = []
+        for done, size in enumerate(sizes):
+            left_ns = self._agree(self._box_ns * 0.8 - (time.monotonic_ns() - began_ns), dist.ReduceOp.MIN)
+            guess_ns = points[-1].ns * size / points[-1].bytes if points else 0.0
+            if not self._fits(size) or (points and guess_ns * (_FEWEST_BLOCKS + 1) > left_ns):
+                return LinkMeasurement(points + self._pairs(points), cut_at_bytes=points[-1].bytes if points else None)
+            points.append(self._point(size, 1, left_ns / (len(sizes) - done)))
+        return LinkMeasurement(points + self._pairs(points), cut_at_bytes=None)
+
+    def _pairs(self, alone: list[LinkPoint]) -> list[LinkPoint]:
+        largest = max((point.bytes for point in alone), default=0)
+        return [self._point(size, 2, self._box_ns * 0.06) for size in _IN_FLIGHT_BYTES if size <= largest]
+
+    def _point(self, size: int, in_flight: int, budget_ns: float) -> LinkPoint:
+        elements = max(1, size // self._dtype.itemsize)
+        buffers = [torch.zeros(elements, dtype=self._dtype, device=self._device) for _ in range(in_flight)]
+        self._block_ns(buffers, 1)  # connections and buffers of this size are made now
+        once_ns = self._agree(self._block_ns(buffers, 1), dist.ReduceOp.MAX)
+        operations = int(np.clip(_BLOCK_NS / once_ns, 1, _MOST_IN_BLOCK))
+        blocks = int(np.clip(budget_ns / (once_ns * operations), _FEWEST_BLOCKS, _MOST_BLOCKS))
+        mine = torch.tensor([self._block_ns(buffers, operations) for _ in range(blocks)], dtype=torch.float64)
+        slowest = self._reduce(mine, dist.ReduceOp.MAX) / (operations * in_flight)
+        return _point(elements * self._dtype.itemsize, in_flight, slowest, operations * in_flight, self._ranks)
+
+    def _block_ns(self, buffers: list[torch.Tensor], operations: int) -> int:
+        self._agree(0.0, dist.ReduceOp.MAX)  # all ranks start together
+        began_ns = time.perf_counter_ns()
+        for _ in range(operations):
+            works = [dist.all_reduce(buffer, group=self._group, async_op=True) for buffer in buffers]
+            for work in works:
+                assert work is not None
+                work.wait()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter_ns() - began_ns
+
+    def _fits(self, size: int) -> bool:
+        """Whether every rank has room for two buffers of this size and as much again."""
+        free = 4 * size
+        if self._device.type == "cuda":
+            free = torch.cuda.mem_get_info(self._device)[0]
+        return self._agree(float(free), dist.ReduceOp.MIN) >= 4 * size
+
+    def _agree(self, value: float, op: dist.ReduceOp.RedOpType) -> float:
+        return float(self._reduce(torch.tensor([value], dtype=torch.float64), op)[0])
+
+    def _reduce(
+        self, values: torch.Tensor, op: dist.ReduceOp.RedOpType
+    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        on_device = values.to(self._device)
+        dist.all_reduce(on_device, op=op, group=self._group)
+        return on_device.cpu().numpy()
+
+
+def _sizes(gradient_bytes: int) -> list[int]:
+    sizes: list[int] = []
+    size = _SMALLEST_BYTES
+    while size < gradient_bytes:
+        sizes.append(size)
+        size *= _GROWTH if size < _MIB else _GROWTH // 2
+    return [*sizes, max(gradient_bytes, _SMALLEST_BYTES)]
+
+
+def _point(
+    size: int,
+    in_flight: int,
+    samples_ns: np.ndarray[tuple[int], np.dtype[np.float64]],
+    operations: int,
+    ranks: int,
+) -> LinkPoint:
+    p10, median, p90 = (float(one) for one in np.percentile(samples_ns, [10, 50, 90]))
+    return LinkPoint(
+        bytes=size,
+        in_flight=in_flight,
+        ns=round(median),
+        p10_ns=round(p10),
+        p90_ns=round(p90),
+        repetitions=len(samples_ns) * operations,
+        algorithm_gb_s=size / median,
+        bus_gb_s=size / median * bus_factor("allreduce", ranks),
+    )

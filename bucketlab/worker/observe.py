@@ -1,0 +1,299 @@
+"""Sees what the script does: its DDP modules, backward passes and optimizer steps. Measures and changes nothing.
+
+Public hooks of torch where there are any; otherwise a wrapper that notes the time and calls the original. What to do
+at the end of a step is the session's business.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import functools
+import gc
+import multiprocessing.util
+import os
+import sys
+import time
+import weakref
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bucketlab.worker.bootstrap import STACK_SIGNAL
+from bucketlab.worker.config import WorkerConfig
+from bucketlab.worker.progress import PHASES, Ending, ProgressFile, write_ending
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bucketlab.worker.clock import Clock, Mark
+    from bucketlab.worker.session import Session
+
+# An optimizer that has not stepped while another stepped this often is taken for one that never does.
+_PATIENCE_STEPS = 10
+# Steps without any DDP module after which the run is ended: it would go on to its end with nothing to measure.
+_STEPS_WITHOUT_DDP = 50
+
+
+@dataclass(slots=True)
+class Step:
+    """One optimizer step as the host saw it; marks are on the device's time line."""
+
+    start: Mark
+    called: Mark | None = None  # first forward of a DDP module, gradients enabled
+    backward_start: Mark | None = None  # of the first backward that synchronises gradients
+    backward_end: Mark | None = None  # of the last one
+    end: Mark | None = None
+    backwards: int = 0
+    evaluated: bool = False
+    skipped: bool = False  # a GradScaler found infinities and skipped the optimizer
+
+
+class Observer:
+    """One for each process, made when torch is imported by a rank or when a DDP module is built."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
+        self.modules: list[weakref.ref[DistributedDataParallel]] = []
+        self.optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        self.called: set[int] = set()  # ids of modules that trained
+        self.alternatives: list[str] = []
+        self.optimizer_steps = 0
+        self.step_now: Step | None = None
+        self.session: Session | None = None
+        self.clock: Clock | None = None
+        self.error: str | None = None
+        self.failure: str | None = None
+        self.stopped_by_us = False
+        self._pid = os.getpid()
+        self._anchor: weakref.ref[torch.optim.Optimizer] | None = None
+        self._steps_of: Counter[int] = Counter()
+        self._relevant: dict[int, bool] = {}
+        self._syncing_forward: bool | None = None
+        self._torch_watched = False
+        self.control = Path(config.control)
+        self.progress = ProgressFile(self.control) if self.control.is_dir() else None
+        self._stacks = self._offer_stacks()
+        self._note_exceptions()
+        # At interpreter exit, before the process group is gone. A forked child of multiprocessing leaves without
+        # atexit, but runs finalizers.
+        atexit.register(self.script_ends)
+        multiprocessing.util.Finalize(None, self.script_ends, exitpriority=1000)
+
+    # ---- what the script builds -------------------------------------------------------------------------------
+
+    def saw(self, name: str) -> None:
+        if name not in self.alternatives:
+            self.alternatives.append(name)
+
+    def ddp_built(self, module: DistributedDataParallel) -> None:
+        self.modules.append(weakref.ref(module))
+        self._relevant.clear()
+        if self._torch_watched:
+            return
+        self._torch_watched = True
+        self._watch_torch()
+        from bucketlab.worker.clock import clock_for
+        from bucketlab.worker.session import Session
+
+        device = next(module.parameters()).device
+        self.clock = clock_for(device)
+        self.session = Session(self)
+
+    def live_modules(self) -> list[DistributedDataParallel]:
+        return [module for reference in self.modules if (module := reference()) is not None]
+
+    # ---- what the script does ---------------------------------------------------------------------------------
+
+    def _watch_torch(self) -> None:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        forward = DistributedDataParallel.forward
+        backward = torch.autograd.backward
+
+        @functools.wraps(forward)
+        def watched_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                self._forward_begins(module, torch.is_grad_enabled())
+            return forward(module, *args, **kwargs)
+
+        @functools.wraps(backward)
+        def watched_backward(*args: Any, **kwargs: Any) -> Any:
+            syncs = self._backward_begins()
+            try:
+                return backward(*args, **kwargs)
+            finally:
+                self._backward_ends(syncs)
+
+        DistributedDataParallel.forward = watched_forward  # type: ignore[method-assign, assignment]
+        torch.autograd.backward = watched_backward
+        self._watch_grad_scaler()
+
+    def _watch_grad_scaler(self) -> None:
+        """A scaler that finds infinities does not call the optimizer at all: that is the end of a step, too."""
+        import torch
+
+        scaler_step = torch.amp.GradScaler.step
+
+        @functools.wraps(scaler_step)
+        def watched_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = self.optimizer_steps
+            result = scaler_step(scaler, optimizer, *args, **kwargs)
+            if self.optimizer_steps == before:
+                self.optimizer_stepped(optimizer, skipped=True)
+            return result
+
+        torch.amp.GradScaler.step = watched_step  # type: ignore[method-assign, assignment]
+
+    def _forward_begins(self, module: DistributedDataParallel, gradients: bool) -> None:
+        step = self.step_now
+        if not gradients:
+            if step is not None:
+                step.evaluated = True
+            return
+        self.called.add(id(module))
+        syncs = bool(module.require_backward_grad_sync)
+        self._syncing_forward = syncs or bool(self._syncing_forward)
+        if step is not None and step.called is None:
+            assert self.clock is not None
+            step.called = self.clock.mark()
+
+    def _backward_begins(self) -> bool:
+        syncs = self._syncing_forward
+        if syncs is None:  # a compiled forward is not seen
+            syncs = any(module.require_backward_grad_sync for module in self.live_modules())
+        self._syncing_forward = None
+        step = self.step_now
+        if step is None:
+            return syncs
+        step.backwards += 1
+        if syncs and step.backward_start is None:
+            assert self.clock is not None
+            step.backward_start = self.clock.mark()
+        return syncs
+
+    def _backward_ends(self, syncs: bool) -> None:
+        if syncs and self.step_now is not None:
+            assert self.clock is not None
+            self.step_now.backward_end = self.clock.mark()
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
+        if os.getpid() != self._pid:  # a fork of the training process is none of our business
+            return
+        self.optimizer_steps += 1
+        if not self.modules:
+            self._maybe_give_up()
+            return
+        if self.session is None or not self._is_relevant(optimizer) or not self._ends_a_step(optimizer):
+            return
+        assert self.clock is not None
+        now = self.clock.mark()
+        finished, self.step_now = self.step_now, Step(start=now)
+        if finished is not None:
+            finished.end = now
+            finished.skipped = skipped
+            self.session.step_ended(finished)
+            self.step_now.start = self.clock.mark()  # what the session did between two steps is in neither
+
+    def _maybe_give_up(self) -> None:
+        if self.optimizer_steps < _STEPS_WITHOUT_DDP or self.config.keep_running:
+            return
+        import torch.distributed as dist
+
+        if dist.is_initialized() or self.alternatives or "RANK" in os.environ:
+            self.end_script()
+
+    # ---- which optimizer ends a step --------------------------------------------------------------------------
+
+    def _is_relevant(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it steps parameters of a DDP module."""
+        key = id(optimizer)
+        if key not in self._relevant:
+            reduced = {id(parameter) for module in self.live_modules() for parameter in module.parameters()}
+            groups = optimizer.param_groups
+            self._relevant[key] = any(id(parameter) in reduced for group in groups for parameter in group["params"])
+        return self._relevant[key]
+
+    def _ends_a_step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Several optimizers, one after the other, make one step; the one that steps least often, or last, ends it."""
+        if self._anchor is not None:
+            return self._anchor() is optimizer
+        self._steps_of[id(optimizer)] += 1
+        if not self.optimizers:
+            self.optimizers = [weakref.ref(one) for one in self._relevant_optimizers()]
+        known = [one for reference in self.optimizers if (one := reference()) is not None]
+        waiting = [one for one in known if not self._steps_of[id(one)]]
+        if waiting and max(self._steps_of.values()) < _PATIENCE_STEPS:
+            return False
+        self.optimizers = [weakref.ref(one) for one in known if one not in waiting]
+        # Every known optimizer has stepped now: the last of them to do so for the first time is this one.
+        self._anchor = weakref.ref(optimizer if not waiting else self._least_often(known, optimizer))
+        return self._anchor() is optimizer
+
+    def _least_often(self, known: list[torch.optim.Optimizer], latest: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        stepping = [one for one in known if self._steps_of[id(one)]]
+        fewest = min((self._steps_of[id(one)] for one in stepping), default=0)
+        candidates = [one for one in stepping if self._steps_of[id(one)] == fewest]
+        return latest if latest in candidates or not candidates else candidates[-1]
+
+    def _relevant_optimizers(self) -> list[torch.optim.Optimizer]:
+        import torch
+
+        # By type, since isinstance would ask every object for its class, and some answer with a warning.
+        found = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
+        return [one for one in found if hasattr(one, "param_groups") and self._is_relevant(one)]
+
+    # ---- how it ends ------------------------------------------------------------------------------------------
+
+    def end_script(self) -> None:
+        """Ends the script as `sys.exit(0)` in it would: its clean-up runs, its exit code is 0."""
+        self.stopped_by_us = True
+        raise SystemExit(0)
+
+    def script_ends(self) -> None:
+        if os.getpid() != self._pid or self._pid == -1:
+            return
+        if self.session is not None and self.error is None:
+            self.session.script_ends()
+        self._write_ending()
+        self._pid = -1  # atexit and multiprocessing's finalizer both come here
+
+    def _write_ending(self) -> None:
+        if self.progress is None or not self.control.is_dir():
+            return
+        ending = Ending(
+            pid=os.getpid(),
+            rank=self.progress.rank if self.progress.rank >= 0 else int(os.environ.get("RANK", -1)),
+            time_ns=time.time_ns(),
+            phase=PHASES[self.progress.phase],
+            steps=self.progress.steps,
+            error=self.error,
+            failure=self.failure,
+            saw=self.alternatives,
+            ddp_modules=len(self.modules),
+            optimizer_steps=self.optimizer_steps,
+            stopped_by_us=self.stopped_by_us,
+        )
+        write_ending(self.control, ending)
+
+    def _note_exceptions(self) -> None:
+        original = sys.excepthook
+
+        def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self.error = f"{kind.__name__}: {error}".strip().split("\n")[0]
+            self._write_ending()
+            original(kind, error, trace)
+
+        sys.excepthook = note
+
+    def _offer_stacks(self) -> Any:
+        """On a signal the stacks of all threads go to a file, even while the interpreter is stuck in a collective."""
+        if self.progress is None:
+            return None
+        file = (self.control / f"{os.getpid()}.stacks").open("w")
+        faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
+        return file

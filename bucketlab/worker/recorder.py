@@ -1,0 +1,57 @@
+"""One trace of one rank: torch.profiler over a few steps, written whole under the name that TensorBoard looks for."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import shutil
+import time
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+
+class Recorder:
+    """A context manager over the steps of the window; `path` is the finished trace.
+
+    Shapes are recorded, since on CPU they are the only place where the size of a collective stands.
+    """
+
+    def __init__(self, folder: Path, rank: int, steps: int, device: torch.device) -> None:
+        self.path = folder / f"rank{rank}.{time.time_ns()}.pt.trace.json.gz"
+        self._plain = folder / f".{self.path.name}.{os.getpid()}.json"
+        activities = [ProfilerActivity.CPU]
+        if device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(
+            activities=activities,
+            schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
+            on_trace_ready=self._write,
+            record_shapes=True,
+        )
+
+    def __enter__(self) -> None:
+        self._profiler.start()
+
+    def step(self) -> None:
+        self._profiler.step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._profiler.stop()
+
+    def _write(self, profiler: profile) -> None:
+        packed = self._plain.with_suffix(".gz")
+        try:
+            profiler.export_chrome_trace(str(self._plain))
+            with self._plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as target:
+                shutil.copyfileobj(source, target, 2**20)
+            packed.replace(self.path)
+        finally:
+            for leftover in (self._plain, packed):
+                with contextlib.suppress(FileNotFoundError):
+                    leftover.unlink()

@@ -1,0 +1,394 @@
+"""One profiled run, inside the training process: warm-up, timing, trace, ready times, link, report.
+
+`Session.flow` reads from top to bottom in that order; each `yield` lets the script train one more step. All ranks
+walk through it in step, since each optimizer step follows a collective.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import statistics
+import time
+import traceback
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+import bucketlab
+from bucketlab.schema.analysis import RankAnalysis
+from bucketlab.schema.profile import Gradient, LinkPoint, Module
+from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
+from bucketlab.worker import ddp, memory
+from bucketlab.worker.exchange import Exchange
+from bucketlab.worker.progress import PHASES
+from bucketlab.worker.ready import ReadyTimes, communication_held_back, why_not_held_back
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bucketlab.worker.clock import Clock, Mark
+    from bucketlab.worker.observe import Observer, Step
+
+_TIMING_SECONDS = 5.0
+_FEWEST_TIMED, _MOST_TIMED = 20, 200
+_PATIENCE_WITH_ANOTHER_PROFILER = 50  # steps
+_RANK_SECONDS = 60.0  # how long rank 0 waits for the others' reports
+
+Flow = Generator[None, "Step", None]
+
+
+class Session:
+    """The measurement of one process; made when its first DDP module is."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.config = observer.config
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self.exchange = Exchange(ddp.default_store(), self.rank, self.world_size)
+        self.device = next(observer.live_modules()[0].parameters()).device
+        self.fixed_bytes = self._fixed_bytes()
+        self.peak_bytes = 0
+        self.warm: list[Step] = []
+        self.timed: list[Step] = []
+        self.layouts: dict[int, ddp.Layout] = {}  # id of module -> its buckets while steps were timed
+        self.analysis: RankAnalysis | None = None
+        self.ready: dict[int, list[int]] = {}
+        self.link_points: list[LinkPoint] = []
+        self.link_dtype = ""
+        self.missing: list[str] = []
+        self.notes: list[str] = []
+        self.seconds: dict[str, float] = {}
+        self._flow: Flow | None = self.flow()
+        if observer.progress is not None:
+            observer.progress.rank = self.rank
+        next(self._flow)
+
+    # ---- the run, top to bottom -------------------------------------------------------------------------------
+
+    def flow(self) -> Flow:
+        with self._phase("warm-up", self.config.warmup_steps):
+            while len(self.warm) < self.config.warmup_steps:
+                self.warm.append((yield))
+        steps = self._agree_on_timed_steps()
+        with self._phase("timing", steps):
+            for _ in range(steps):
+                self.timed.append((yield))
+        self.peak_bytes = memory.peak_bytes(self.device)
+        self.layouts = {id(module): ddp.layout(module) for module in self._trained_modules()}
+        with self._phase("tracing", self.config.traced_steps + 1):
+            yield from self._trace()
+        with self._phase("ready times", self.config.ready_steps + 1):
+            yield from self._take_ready_times()
+        with self._phase("link"):
+            self._measure_link()
+        with self._phase("writing"):
+            self._report()
+
+    def _agree_on_timed_steps(self) -> int:
+        """As many as fit in a few seconds, the same number on every rank."""
+        if self.config.timed_steps is not None:
+            return self.config.timed_steps
+        clock = self._clock()
+        clock.settle()
+        walls = sorted(clock.between(step.start, step.end) for step in self.warm[1:]) or [10**9]
+        fits = int(_TIMING_SECONDS * 1e9 / max(1, walls[len(walls) // 2]))
+        return self.exchange.from_rank_0("timed-steps", min(_MOST_TIMED, max(_FEWEST_TIMED, fits)), int)
+
+    def _trace(self) -> Flow:
+        for _ in range(_PATIENCE_WITH_ANOTHER_PROFILER):
+            if not ddp.profiler_is_running():
+                break
+            yield
+        else:
+            self.missing.append("trace: the script's own torch.profiler was running all the time")
+            return
+        folder = self._run_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        from bucketlab.worker.recorder import Recorder
+
+        recorder = Recorder(folder, self.rank, self.config.traced_steps, self.device)
+        with recorder:
+            for _ in range(self.config.traced_steps + 1):  # the profiler's own warm-up takes one
+                yield
+                recorder.step()
+        from bucketlab.analysis import analyze_trace
+        from bucketlab.trace.kineto import read_trace
+
+        self.analysis = analyze_trace(read_trace(recorder.path))
+
+    def _take_ready_times(self) -> Flow:
+        modules = self._trained_modules()
+        obstacles = [reason for module in modules if (reason := why_not_held_back(module))]
+        times = ReadyTimes(self._clock())
+        if obstacles:
+            self.notes.append(f"ready times were taken while communication ran, so they are late: {obstacles[0]}")
+            with times.watching(modules):
+                yield from self._note_ready_times(times)
+            return
+        with communication_held_back(modules), times.watching(modules):
+            yield  # the first backward of a new reducer is not like the others
+            yield from self._note_ready_times(times)
+
+    def _note_ready_times(self, times: ReadyTimes) -> Flow:
+        clock = self._clock()
+        for _ in range(self.config.ready_steps):
+            times.marks.clear()
+            step = yield
+            if step.backward_start is None or not self._is_regular(step):
+                continue
+            clock.settle()
+            for parameter, mark in times.marks.items():
+                self.ready.setdefault(parameter, []).append(clock.between(step.backward_start, mark))
+
+    def _measure_link(self) -> None:
+        from bucketlab.worker.link import LinkMeter
+
+        if not self.exchange.everybody_is_here("link", _RANK_SECONDS):
+            self.missing.append("link: not every rank came to this step")
+            return
+        module = self._trained_modules()[0]
+        parameters = [one for _, one in ddp.named_parameters(module)]
+        dtype = Counter(one.dtype for one in parameters).most_common(1)[0][0]
+        gradient_bytes = sum(one.numel() * one.element_size() for one in parameters)
+        meter = LinkMeter(module.process_group, dtype, self.device, self.config.link_seconds)
+        measurement = meter.measure(gradient_bytes)
+        self.link_points = measurement.points
+        self.link_dtype = str(dtype).removeprefix("torch.")
+        if measurement.cut_at_bytes is not None:
+            self.notes.append(
+                f"the link was measured up to {measurement.cut_at_bytes} bytes, not to the whole gradient of "
+                f"{gradient_bytes}: no time or no memory for more"
+            )
+
+    # ---- between the script and the flow ----------------------------------------------------------------------
+
+    def step_ended(self, step: Step) -> None:
+        """One step of the script is over; whatever goes wrong in here is ours, and the script goes on or ends well."""
+        if self._flow is None:
+            return
+        self._count_step()
+        try:
+            self._flow.send(step)
+            return
+        except StopIteration:
+            self._enter("done")
+        except Exception as error:
+            self._give_up(error)
+        self._flow = None
+        if not self.config.keep_running:
+            self.observer.end_script()
+
+    def script_ends(self) -> None:
+        """The script came to its end before the flow did: report what there is."""
+        flow, self._flow = self._flow, None
+        if flow is None:
+            return
+        reached = PHASES[self.observer.progress.phase] if self.observer.progress else "the measurement"
+        try:
+            flow.close()
+            total = len(self.warm) + len(self.timed)
+            self.missing.append(f"the script ended during {reached}, after {total} steps; train longer to get the rest")
+            self._report()
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        if isinstance(error, OSError) and error.errno is not None:
+            place = error.filename or self._run_folder()
+            self.observer.failure = f"cannot write {place}: {error.strerror}. Free some space or choose --out."
+            return
+        self.observer.failure = f"measuring failed ({type(error).__name__}: {error}); the script is not to blame"
+        if os.environ.get("BUCKETLAB_DEBUG"):
+            traceback.print_exception(error)
+
+    # ---- the report -------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        self.exchange.report("report", self._rank_report())
+        if self.rank != 0:
+            return
+        from bucketlab.analysis.profile import build_profile
+        from bucketlab.runs import write_run
+
+        reports = self.exchange.reports("report", RankReport, _RANK_SECONDS)
+        write_run(self._run_folder(), build_profile(self._facts(), reports))
+
+    def _rank_report(self) -> RankReport:
+        peak = self.peak_bytes or memory.peak_bytes(self.device)
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        return RankReport(
+            rank=self.rank,
+            host=socket.gethostname(),
+            device=self._device_name(),
+            steps=self._timed_steps(),
+            analysis=self.analysis,
+            memory=memory.measure(
+                self._trained_modules(), self._optimizers(), self.device, peak, self.fixed_bytes, ranks_here
+            ),
+            missing=self.missing,
+            seconds=self.seconds,
+        )
+
+    def _facts(self) -> RunFacts:
+        modules = self._trained_modules()
+        names = [ddp.named_parameters(module) for module in modules]
+        layouts = [self.layouts.get(id(module)) or ddp.layout(module) for module in modules]
+        return RunFacts(
+            run=self._run_name(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            script=self.config.script,
+            command=self.config.command,
+            versions=_versions(),
+            world_size=self.world_size,
+            backend=dist.get_backend(modules[0].process_group) if dist.is_initialized() else "",
+            accumulation=self._usual_backwards(),
+            modules=[self._describe(*one) for one in zip(modules, names, layouts, strict=True)],
+            bucket_parameters=[
+                [[named[index][0] for index in bucket] for bucket in buckets]
+                for named, buckets in zip(names, layouts, strict=True)
+            ],
+            optimizers=[type(one).__name__ for one in self._optimizers()],
+            gradients=[
+                Gradient(
+                    module=index,
+                    name=name,
+                    bytes=parameter.numel() * parameter.element_size(),
+                    dtype=str(parameter.dtype).removeprefix("torch."),
+                    ready_ns=self._ready_ns(parameter),
+                )
+                for index, named in enumerate(names)
+                for name, parameter in named
+            ],
+            link_points=self.link_points,
+            link_dtype=self.link_dtype,
+            missing=[],
+            notes=self.notes,
+        )
+
+    def _describe(
+        self,
+        module: DistributedDataParallel,
+        named: list[tuple[str, torch.nn.Parameter]],
+        buckets: ddp.Layout,
+    ) -> Module:
+        cap_mb, first_mb, list_mb = ddp.capacities_mb(module)
+        sizes = [parameter.numel() * parameter.element_size() for _, parameter in named]
+        return Module(
+            name=type(module.module).__name__,
+            parameters=sum(parameter.numel() for parameter in module.parameters()),
+            bucket_cap_mb=cap_mb,
+            first_bucket_mb=first_mb,
+            bucket_cap_mb_list=list_mb,
+            is_default=ddp.is_default_capacity(module),
+            gradient_as_bucket_view=bool(module.gradient_as_bucket_view),
+            find_unused_parameters=bool(module.find_unused_parameters),
+            static_graph=bool(module.static_graph),
+            communication_hook=ddp.hook_of(module),
+            compiled=ddp.is_compiled_inside(module) or id(module) not in self.observer.called,
+            bucket_bytes=[sum(sizes[index] for index in bucket) for bucket in buckets],
+        )
+
+    # ---- small questions --------------------------------------------------------------------------------------
+
+    def _timed_steps(self) -> list[TimedStep]:
+        clock = self._clock()
+        clock.settle()
+        return [self._timed_step(clock, step) for step in self.timed]
+
+    def _timed_step(self, clock: Clock, step: Step) -> TimedStep:
+        def since_start(mark: Mark | None) -> int | None:
+            return None if mark is None else clock.between(step.start, mark)
+
+        forward_ns, backward_end_ns = since_start(step.backward_start), since_start(step.backward_end)
+        backward_ns = None if forward_ns is None or backward_end_ns is None else backward_end_ns - forward_ns
+        return TimedStep(
+            wall_ns=clock.between(step.start, step.end),
+            input_ns=since_start(step.called),
+            forward_ns=forward_ns,
+            backward_ns=backward_ns,
+            regular=self._is_regular(step),
+        )
+
+    def _is_regular(self, step: Step) -> bool:
+        return not step.skipped and not step.evaluated and step.backwards == self._usual_backwards()
+
+    def _usual_backwards(self) -> int:
+        seen = [step.backwards for step in self.warm or self.timed]
+        return Counter(seen).most_common(1)[0][0] if seen else 0
+
+    def _ready_ns(self, parameter: torch.Tensor) -> int | None:
+        samples = self.ready.get(id(parameter))
+        return round(statistics.median(samples)) if samples else None
+
+    def _trained_modules(self) -> list[DistributedDataParallel]:
+        live = self.observer.live_modules()
+        return [module for module in live if id(module) in self.observer.called] or live
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [one for reference in self.observer.optimizers if (one := reference()) is not None]
+
+    def _clock(self) -> Clock:
+        assert self.observer.clock is not None
+        return self.observer.clock
+
+    def _run_name(self) -> str:
+        return self.exchange.from_rank_0("run", self.config.run, str)
+
+    def _run_folder(self) -> Path:
+        return Path(self.config.out) / self._run_name()
+
+    def _device_name(self) -> str:
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+    def _fixed_bytes(self) -> int:
+        """Memory that does not grow with the model: interpreter and libraries, or what others hold on the GPU."""
+        if self.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self.device)
+            return total - free - torch.cuda.memory_reserved(self.device)
+        parameters = list(self.observer.live_modules()[0].parameters())
+        model = sum(one.numel() * one.element_size() for one in parameters)
+        buckets = sum(one.numel() * one.element_size() for one in parameters if one.requires_grad)
+        return max(0, memory.resident_bytes() - model - buckets)
+
+    # ---- progress ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _phase(self, name: str, total: int = 0) -> Iterator[None]:
+        self._enter(name, total)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - began, 3)
+
+    def _enter(self, name: str, total: int = 0) -> None:
+        if self.observer.progress is not None:
+            self.observer.progress.enter(name, total)
+
+    def _count_step(self) -> None:
+        progress = self.observer.progress
+        if progress is not None:
+            progress.done += 1
+            progress.steps += 1
+            progress.write()
+
+
+def _versions() -> dict[str, str]:
+    versions = {
+        "bucketlab": bucketlab.__version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+    if torch.cuda.is_available():
+        versions["cuda"] = str(torch.version.cuda)
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return versions
