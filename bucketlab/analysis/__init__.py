@@ -1,0 +1,5 @@
+"""Traces -> figures. `analyze_trace` for one rank, `merge` for what only several ranks together can tell."""
+
+from bucketlab.analysis.overlap import analyze_trace
+
+__all__ = ["analyze_trace"]
