@@ -1,0 +1,1 @@
+"""Prediction: what a step would take with other buckets, from one profile. Needs no torch."""
