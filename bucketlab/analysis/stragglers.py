@@ -134,8 +134,8 @@ def _noise(seen: _Seen, spread_ns: float, step_ns: float) -> str:
     last = Counter(np.nanargmax(seen.lag, axis=0).tolist())
     rank, times = last.most_common(1)[0]
     return (
-        f"Random noise: in a typical step the last rank comes {_of_step(spread_ns, step_ns)} after the first, and it is "
-        f"not always the same one (most often rank {seen.ranks[rank]}, in {times} of {seen.lag.shape[1]} steps)."
+        f"Random noise: in a typical step the last rank comes {_of_step(spread_ns, step_ns)} after the first, and "
+        f"it is not always the same (most often rank {seen.ranks[rank]}, in {times} of {seen.lag.shape[1]} steps)."
     )
 
 
@@ -151,7 +151,8 @@ def _cause(seen: _Seen, late: Int64s, lag_ns: float, step_ns: float) -> str:
     waits, computes = longer(seen.input), longer(seen.compute)
     if waits >= EXPLAINS * lag_ns:
         wait = "wait" if several else "waits"
-        return f"Slow input: {comes}, and {it} {wait} {units.duration(waits)} longer for data than the others."
+        more = units.duration(waits)
+        return f"Slow input: {comes}, and {it} {wait} {more} longer for the DataLoader than the others."
     if computes >= EXPLAINS * lag_ns:
         device = "Slow devices" if several else "A slow device"
         return f"{device}: {comes}, and {its} compute takes {units.duration(computes)} longer than the others'."

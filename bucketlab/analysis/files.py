@@ -1,0 +1,139 @@
+"""Paths -> analysis: finds the traces, reads them on all cores, keeps and reads back summaries of ranks.
+
+A summary is an analysis document of one rank. It is a few kilobytes where the trace is many megabytes: made where the
+trace lies, it can be merged with other ranks' elsewhere.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import msgspec
+
+from bucketlab.analysis.overlap import analyze_trace
+from bucketlab.analysis.ranks import merge
+from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.schema.analysis import SCHEMA, Analysis, RankAnalysis
+from bucketlab.trace import classify
+from bucketlab.trace.kineto import read_trace
+
+_SUMMARY_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(SCHEMA.encode()) + b'"')
+_SUMMARY_HEAD_BYTES = 256
+
+
+def analyze_paths(
+    paths: Iterable[str | Path],
+    rules: classify.Rules = classify.BUILT_IN,
+    on_file: Callable[[int, int], None] = lambda done, of: None,
+) -> Analysis:
+    """Reads traces and summaries and merges them.
+
+    Args:
+        paths: files, and folders that are searched for them. Of a folder with files named `*.pt.trace.json[.gz]`
+            only those count, else all `*.json[.gz]`.
+        rules: which kernels are collectives.
+        on_file: called with how many files have been read, and of how many.
+
+    Raises:
+        BadInput: there is no such path, or none of the files could be used. A file that cannot be used beside others
+            that can is a warning.
+        WorkFailed: a process that read a trace was killed.
+    """
+    files = find_traces(paths)
+    ranks: list[RankAnalysis] = []
+    refused: list[str] = []
+    for done, outcome in enumerate(_read_all(files, rules), start=1):
+        if isinstance(outcome, BadInput):
+            refused.append(str(outcome))
+        else:
+            ranks += outcome
+        on_file(done, len(files))
+    if not ranks:
+        others = f" (and {len(refused) - 1} files more)" if len(refused) > 1 else ""
+        raise BadInput(refused[0] + others)
+    analysis = merge(ranks)
+    return msgspec.structs.replace(analysis, warnings=refused + analysis.warnings)
+
+
+def find_traces(paths: Iterable[str | Path]) -> list[Path]:
+    """The files meant by paths, in order of name within a folder. Raises BadInput where a path leads to none."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            found |= dict.fromkeys(_in_folder(path))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise BadInput(f"{path}: no such file or folder")
+    return list(found)
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.rglob("*.json*") if path.suffix in (".json", ".gz") and path.is_file())
+    traces = [path for path in files if path.name.endswith((".pt.trace.json", ".pt.trace.json.gz"))]
+    if not files:
+        raise BadInput(f"{folder}: no traces in this folder (*.pt.trace.json, *.json, either with .gz)")
+    return traces or files
+
+
+def _read_all(files: Sequence[Path], rules: classify.Rules) -> Iterator[list[RankAnalysis] | BadInput]:
+    """What `_read` makes of each file, in order; in processes where there are several files and cores."""
+    workers = min(len(files), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    if workers < 2:
+        yield from (_read(file, rules) for file in files)
+        return
+    # a forked process has numpy and msgspec loaded already, and needs no importable __main__
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(workers, multiprocessing.get_context(method)) as pool:
+        try:
+            yield from pool.map(_read, files, [rules] * len(files))
+        except BrokenProcessPool:
+            raise WorkFailed(
+                "a process that read traces was killed, probably for memory: give fewer at a time"
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(file: Path, rules: classify.Rules) -> list[RankAnalysis] | BadInput:
+    try:
+        if _is_summary(file):
+            return read_summary(file)
+        return [analyze_trace(read_trace(file), rules)]
+    except BadInput as refusal:
+        return refusal
+
+
+def _is_summary(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return _SUMMARY_HEAD.match(opened.read(_SUMMARY_HEAD_BYTES)) is not None
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}") from None
+
+
+def write_summaries(analysis: Analysis, folder: Path) -> list[Path]:
+    """One file for each rank's trace; returns them. Files of the same name are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for number, one in enumerate(analysis.ranks):
+        path = folder / f"rank{one.rank if one.rank is not None else 'unknown'}.{number}.summary.json"
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_bytes(msgspec.json.encode(merge([one])))
+        unfinished.replace(path)
+        written.append(path)
+    return written
+
+
+def read_summary(file: Path) -> list[RankAnalysis]:
+    """The ranks in an analysis document. Raises BadInput where it is none."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Analysis).ranks
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadInput(f"{file}: no summary of ranks: {error}") from None
