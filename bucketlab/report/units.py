@@ -89,13 +89,15 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def shown(name: str) -> str:
+def shown(name: str, encoding: str = "utf-8") -> str:
     """A name that comes from data, with all that a terminal would obey instead of print written as escapes.
 
-    Control characters, line breaks, surrogates and marks that turn the writing direction are replaced. Pass
-    the result to rich inside a `Text`, or with `markup=False`: brackets are left as they are.
+    Control characters, line breaks, surrogates and marks that turn the writing direction are replaced, and so
+    is what `encoding`, the console's, cannot write. Pass the result to rich inside a `Text`, or with
+    `markup=False`: brackets are left as they are.
     """
-    return "".join(c if _prints(c) else c.encode("unicode_escape").decode("ascii") for c in name)
+    harmless = "".join(c if _prints(c) else c.encode("unicode_escape").decode("ascii") for c in name)
+    return harmless.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _prints(character: str) -> bool:
