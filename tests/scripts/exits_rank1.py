@@ -1,0 +1,22 @@
+"""Rank 1 ends at step 10 without a word, with exit code 3."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.nn.functional as F
+from tiny import STEPS, batch, finish, network, start
+from torch.nn.parallel import DistributedDataParallel
+
+rank = start()
+model = DistributedDataParallel(network())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(STEPS):
+    if step == 10 and rank == 1:
+        os._exit(3)
+    inputs, targets = batch(step)
+    optimizer.zero_grad()
+    F.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+finish()
