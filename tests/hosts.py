@@ -1,0 +1,134 @@
+"""Several hosts on one machine, for tests: Linux network namespaces joined by a bridge, each link of a chosen rate.
+
+    with network(2, mbit_per_s=1000) as hosts:
+        hosts[0].popen(["torchrun", "--nnodes", "2", "--rdzv-endpoint", f"{hosts[0].name}:29500", ...])
+
+A host has its own name, its own loopback and one interface, `eth0`, whose rate holds in each direction. All else
+(files, processes, cores) it shares with the machine. Needs root, iproute2 and a kernel that has bridges, veth and
+tbf: `reason_unavailable()` says what is missing, for `pytest.skip`. No delay can be set: netem is rare in small
+kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INTERFACE = "eth0"
+
+# Waits until its standard input closes, which it does when the process at the other end is gone, however it ended.
+# Then it removes the namespaces it was given, what still runs in them, and the interfaces with them.
+CLEANER = """
+cat > /dev/null
+for namespace in "$@"; do
+    ip netns pids "$namespace" | xargs -r kill -9
+    ip netns delete "$namespace"
+    rm -rf "/etc/netns/$namespace"
+done
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a `network`. `name` is its host name, and the other hosts can resolve it."""
+
+    name: str
+    address: str
+    namespace: str
+
+    def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a command on this host; options as those of `subprocess.Popen`. It ends with the network."""
+        entry = ["ip", "netns", "exec", self.namespace, "unshare", "--uts"]
+        return subprocess.Popen([*entry, "sh", "-c", 'hostname "$0" && exec "$@"', self.name, *command], **options)
+
+
+@functools.cache
+def reason_unavailable() -> str | None:
+    """Why no network can be made on this machine, in one line; None where one can."""
+    if sys.platform != "linux":
+        return "network namespaces need Linux"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for tool in ("ip", "tc", "unshare"):
+        if shutil.which(tool) is None:
+            return f"network namespaces need the command `{tool}` (packages iproute2 and util-linux)"
+    try:
+        with network(2, mbit_per_s=100) as hosts:
+            hosts[0].popen(["true"]).wait(timeout=30)
+    except subprocess.CalledProcessError as error:
+        return f"`{' '.join(error.cmd)}` does not work here: {error.stderr.strip()}"
+    return None
+
+
+@contextmanager
+def network(count: int, *, mbit_per_s: int) -> Iterator[list[Host]]:
+    """Makes `count` hosts joined by a switch, each link of `mbit_per_s` (10^6 bits per second) up and down.
+
+    They are removed on leaving, and also when the calling process is killed.
+    """
+    prefix = f"bucketlab-{os.getpid()}-{next(_serial)}"
+    switch = f"{prefix}-switch"
+    hosts = [Host(f"host{i}", f"10.77.0.{i + 1}", f"{prefix}-{i}") for i in range(count)]
+    namespaces = [switch, *(host.namespace for host in hosts)]
+    cleaner = subprocess.Popen(
+        ["sh", "-c", CLEANER, "cleaner", *namespaces],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C in the terminal is not for it
+    )
+    try:
+        _build(hosts, switch, mbit_per_s)
+        yield hosts
+    finally:
+        cleaner.communicate()
+    left = existing_namespaces().intersection(namespaces)
+    if left:
+        raise RuntimeError(f"network namespaces are left behind: {', '.join(sorted(left))}")
+
+
+def existing_namespaces() -> set[str]:
+    """Names of all network namespaces of this machine."""
+    folder = Path("/run/netns")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _build(hosts: list[Host], switch: str, mbit_per_s: int) -> None:
+    names = "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts)
+    _run(f"ip netns add {switch}")
+    _run(f"ip -n {switch} link add bridge type bridge")
+    _run(f"ip -n {switch} link set bridge up")
+    for host in hosts:
+        # The switch is a namespace too, so that removing namespaces removes everything.
+        _run(f"ip netns add {host.namespace}")
+        _run(f"ip link add {INTERFACE} netns {host.namespace} type veth peer name {host.name} netns {switch}")
+        _run(f"ip -n {switch} link set {host.name} master bridge up")
+        _run(f"ip -n {host.namespace} address add {host.address}/24 dev {INTERFACE}")
+        _run(f"ip -n {host.namespace} link set {INTERFACE} up")
+        _run(f"ip -n {host.namespace} link set lo up")
+        _limit(host.namespace, INTERFACE, mbit_per_s)
+        _limit(switch, host.name, mbit_per_s)
+        # `ip netns exec` lays these files over /etc.
+        etc = Path("/etc/netns", host.namespace)
+        etc.mkdir(parents=True)
+        (etc / "hosts").write_text(names)
+
+
+def _limit(namespace: str, device: str, mbit_per_s: int) -> None:
+    # A millisecond's worth of burst, and no less than one 64 KiB segment, which tbf could not pass otherwise.
+    burst_bytes = max(2**17, mbit_per_s * 1000 // 8)
+    _run(f"tc -n {namespace} qdisc add dev {device} root tbf rate {mbit_per_s}mbit burst {burst_bytes} latency 50ms")
+
+
+def _run(command: str) -> None:
+    subprocess.run(command.split(), check=True, capture_output=True, text=True)
+
+
+_serial = iter(range(sys.maxsize))
