@@ -36,8 +36,8 @@ def _stall(outcome: Outcome, job: Job, timeout_seconds: float) -> str:
     steps = min((one.steps for one in outcome.progress if one.rank >= 0), default=0)
     where = f"after step {steps}" if steps else "before its first step"
     return (
-        f"{job.script} made no step for {timeout_seconds:g} s {where} and was stopped; the stack of each rank is above. "
-        "If its steps are that slow, raise --timeout."
+        f"{job.script} made no step for {timeout_seconds:g} s {where} and was stopped; "
+        "the stack of each rank is above. If its steps are that slow, raise --timeout."
     )
 
 
@@ -45,7 +45,10 @@ def _script_error(outcome: Outcome, job: Job) -> str | None:
     errors = [one for one in outcome.endings if one.error]
     if not errors:
         return None
-    first = next((one for one in errors if not _has(one.error, _OF_A_LOST_PEER)), errors[0])
+    first = next((one for one in errors if not _has(one.error, _OF_A_LOST_PEER)), None)
+    if first is None and _silent_exits(outcome):
+        return None  # these ranks lost a peer that ended without a word
+    first = first or errors[0]
     assert first.error is not None
     if _has(first.error, _PORT_IN_USE):
         return f"the port that {job.script} meets at is in use ({_short(first.error)}). Choose another --master-port."
@@ -54,12 +57,20 @@ def _script_error(outcome: Outcome, job: Job) -> str | None:
 
 
 def _rank_exit(outcome: Outcome, job: Job) -> str | None:
-    if not outcome.exits:
+    exits = _silent_exits(outcome) or outcome.exits
+    if not exits:
         return None
-    first = min(outcome.exits, key=lambda one: one.time_s)
+    first = min(exits, key=lambda one: one.time_s)
     last = next((one for one in outcome.progress if one.rank == first.rank), None)
     when = f" after step {last.steps}" if last is not None else ""
-    return f"rank {first.rank} of {job.script} {_manner(first)}{when}, without a Python exception; the others were stopped."
+    who = f"rank {first.rank} of {job.script}"
+    return f"{who} {_manner(first)}{when}, without a Python exception; the others were stopped."
+
+
+def _silent_exits(outcome: Outcome) -> list[RankExit]:
+    """Ranks that failed without an exception of their own; torchrun's SIGTERM to the rest is no cause."""
+    spoke = {one.rank for one in outcome.endings if one.error}
+    return [one for one in outcome.exits if one.rank not in spoke and one.exit_code != -signal.SIGTERM]
 
 
 def _manner(one: RankExit) -> str:
@@ -76,8 +87,8 @@ def _nothing_to_measure(outcome: Outcome, job: Job, argv: Sequence[str]) -> str:
     trained = [one for one in outcome.endings if one.ddp_modules or one.optimizer_steps or one.saw]
     if not trained:
         return (
-            f"{job.script} ended without training anything that bucketlab could see: no DistributedDataParallel was built. "
-            "Interpreters started with -I or -E cannot be followed."
+            f"{job.script} ended without training anything that bucketlab could see: "
+            "no DistributedDataParallel was built. Interpreters started with -I or -E cannot be followed."
         )
     if not any(one.ddp_modules for one in trained):
         seen = sorted({name for one in trained for name in one.saw})

@@ -125,7 +125,7 @@ def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None
     names = module._build_debug_param_to_name_mapping(parameters)
     with _assignment(buckets, module.bucket_bytes_cap):
         module.logger = None
-        module.reducer = None
+        module.reducer = None  # type: ignore[assignment]
         module._ddp_init_helper(parameters, expect_sparse, names, module.static_graph)
     if module.static_graph:
         module._static_graph_delay_allreduce_enqueued = False
@@ -140,11 +140,11 @@ def _assignment(buckets: Layout, cap_bytes: int) -> Iterator[None]:
     def assign(*_: object) -> tuple[Layout, list[int]]:
         return [list(bucket) for bucket in reversed(buckets)], [cap_bytes] * len(buckets)
 
-    dist._compute_bucket_assignment_by_size = assign  # type: ignore[attr-defined]
+    dist._compute_bucket_assignment_by_size = assign  # type: ignore[assignment]
     try:
         yield
     finally:
-        dist._compute_bucket_assignment_by_size = original  # type: ignore[attr-defined]
+        dist._compute_bucket_assignment_by_size = original
 
 
 def hook_of(module: DistributedDataParallel) -> str | None:

@@ -29,7 +29,7 @@ class Exchange:
     def from_rank_0(self, key: str, value: T, kind: type[T]) -> T:
         """Rank 0's value, on every rank."""
         if self.rank == 0:
-            self._store.set(key, msgspec.json.encode(value))
+            self._set(key, msgspec.json.encode(value))
             return value
         self._store.wait([key], timedelta(seconds=_AGREE_SECONDS))
         return msgspec.json.decode(self._store.get(key), type=kind)
@@ -37,7 +37,7 @@ class Exchange:
     def everybody_is_here(self, key: str, seconds: float) -> bool:
         """Whether every rank came to this point within the time; all ranks get the same answer."""
         if self._store.add(f"{key}/count", 1) == self.world_size:
-            self._store.set(f"{key}/all", b"yes")
+            self._set(f"{key}/all", b"yes")
         try:
             self._store.wait([f"{key}/all"], timedelta(seconds=seconds))
         except dist.DistError:
@@ -45,8 +45,11 @@ class Exchange:
             return bytes(self._store.compare_set(f"{key}/all", "", "no")) == b"yes"
         return bytes(self._store.get(f"{key}/all")) == b"yes"
 
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)  # type: ignore[arg-type]  # the stub says str, the store takes both
+
     def report(self, key: str, value: object) -> None:
-        self._store.set(f"{key}/{self.rank}", zlib.compress(msgspec.json.encode(value), 1))
+        self._set(f"{key}/{self.rank}", zlib.compress(msgspec.json.encode(value), 1))
 
     def reports(self, key: str, kind: type[T], seconds: float) -> list[T | None]:
         """What each rank reported, by rank; None for one that did not within the time, which is for all of them."""

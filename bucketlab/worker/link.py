@@ -50,7 +50,7 @@ class LinkMeter:
         self._ranks = dist.get_world_size(group)
 
     def measure(self, gradient_bytes: int) -> LinkMeasurement:
-        """Points of rising size up to `gradient_bytes`, then a few with two collectives in flight. A collective call."""
+        """Points of rising size up to `gradient_bytes`, then a few with two in flight. Every rank must call it."""
         began_ns = time.monotonic_ns()
         sizes = _sizes(gradient_bytes)
         points: list[LinkPoint] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -15,8 +16,7 @@ from bucketlab.schema.profile import Memory
 def resident_bytes() -> int:
     """Resident size of this process now; 0 where the system does not tell."""
     try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
@@ -38,8 +38,7 @@ def capacity_bytes(device: torch.device, ranks_on_host: int) -> int:
 def host_memory_bytes() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
         return total
     return min(total, int(limit)) if limit.isdigit() else total

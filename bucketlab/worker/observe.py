@@ -106,6 +106,14 @@ class Observer:
     def live_modules(self) -> list[DistributedDataParallel]:
         return [module for reference in self.modules if (module := reference()) is not None]
 
+    def trained_modules(self) -> list[DistributedDataParallel]:
+        """Modules whose forward was seen; where none was, as under torch.compile, all of them."""
+        live = self.live_modules()
+        return [module for module in live if id(module) in self.called] or live
+
+    def stepped_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [one for reference in self.optimizers if (one := reference()) is not None]
+
     # ---- what the script does ---------------------------------------------------------------------------------
 
     def _watch_torch(self) -> None:

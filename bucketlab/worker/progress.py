@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-PHASES = ("starting", "warm-up", "timing", "tracing", "ready times", "link", "writing", "done")
+PHASES = ("starting", "warm-up", "timing", "tracing", "ready times", "link", "more timing", "writing", "done")
 _LAYOUT = struct.Struct("<8q")  # pid, rank, phase, done, total, steps, heartbeat_ns, reserved
 _SUFFIX = ".progress"
 

@@ -6,13 +6,15 @@ hook on each parameter at the moment its gradient is written, before any queuein
 """
 
 # No postponed annotations in this file: DDP looks at those of a communication hook.
+import functools
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from bucketlab.worker import ddp
 from bucketlab.worker.clock import Clock, Mark
@@ -51,49 +53,82 @@ def why_not_held_back(module: DistributedDataParallel) -> str | None:
     return ddp.why_not_rebuildable(module)
 
 
-@contextmanager
-def communication_held_back(modules: list[DistributedDataParallel]) -> Iterator[None]:
-    """Within it, each backward of these modules computes first and communicates last. Enter and leave between steps."""
-    with ExitStack() as stack:
-        for module in modules:
-            stack.enter_context(_held_back(module))
-        yield
+class HeldBack:
+    """Communication of some modules while it is held back."""
+
+    def __init__(self, modules: list[DistributedDataParallel]) -> None:
+        self._modules = [_HeldModule(module) for module in modules]
+
+    def __enter__(self) -> "HeldBack":
+        for module in self._modules:
+            module.hold()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for module in self._modules:
+            module.let_go()
 
 
-class _Held:
+class _HeldModule:
     def __init__(self, module: DistributedDataParallel) -> None:
-        self.group: dist.ProcessGroup = module.process_group
-        self.divisor: int = dist.get_world_size(module.process_group)
-        self.futures: list[tuple[GradBucket, torch.futures.Future[torch.Tensor]]] = []
+        self._module = module
+        self._buckets = ddp.layout(module)
+        self._parameters = [parameter for _, parameter in ddp.named_parameters(module)]
+        self._ranks: int = dist.get_world_size(module.process_group)
+        self._waiting: list[tuple[GradBucket, torch.futures.Future[torch.Tensor]]] = []
+        self._elements = {
+            index: sum(self._parameters[one].numel() for one in bucket) for bucket in self._buckets for index in bucket
+        }
+        self._in_bucket: dict[int, bool] = {}  # parameter -> whether its gradient was accumulated inside its bucket
+        self._handles: list[RemovableHandle] = []
+
+    def hold(self) -> None:
+        ddp.put_in_new_reducer(self._module, self._buckets)
+        self._module.register_comm_hook(self, _reduce_after_the_last)
+        self._module._comm_hooks.clear()  # what `register_comm_hook` remembers outlives the reducer
+        self._handles = [
+            one.register_post_accumulate_grad_hook(functools.partial(self._note, index))
+            for index, one in enumerate(self._parameters)
+        ]
+
+    def let_go(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        ddp.put_in_new_reducer(self._module, self._buckets)
+
+    def _note(self, index: int, parameter: torch.Tensor) -> None:
+        base = None if parameter.grad is None else parameter.grad._base
+        self._in_bucket[id(parameter)] = base is not None and base.numel() == self._elements[index]
+
+    def reduce(self, bucket: GradBucket, future: torch.futures.Future[torch.Tensor]) -> None:
+        self._waiting.append((bucket, future))
+        if not bucket.is_last():
+            return
+        waiting, self._waiting = self._waiting, []
+        works = []
+        for one, _ in waiting:
+            self._average(one)
+            works.append(dist.all_reduce(one.buffer(), group=self._module.process_group, async_op=True))
+        for (one, kept), work in zip(waiting, works, strict=True):
+            assert work is not None
+            work.wait()
+            kept.set_result(one.buffer())
+
+    def _average(self, bucket: GradBucket) -> None:
+        """DDP's own arithmetic, so that the result is the same to the last bit.
+
+        It multiplies by the reciprocal while it copies a gradient into its bucket, and divides a gradient that
+        lives there already (`Reducer::mark_variable_ready_dense` in torch's reducer.cpp, seen in 2.13).
+        """
+        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
+            if self._in_bucket.get(id(parameter)):
+                gradient.div_(self._ranks)
+            else:
+                gradient.mul_(1.0 / self._ranks)
 
 
-@contextmanager
-def _held_back(module: DistributedDataParallel) -> Iterator[None]:
-    buckets = ddp.layout(module)
-    ddp.put_in_new_reducer(module, buckets)
-    module.register_comm_hook(_Held(module), _reduce_after_the_last)
-    module._comm_hooks.clear()  # what `register_comm_hook` remembers outlives the reducer
-    try:
-        yield
-    finally:
-        ddp.put_in_new_reducer(module, buckets)
-
-
-def _reduce_after_the_last(held: _Held, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _reduce_after_the_last(held: _HeldModule, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     device = bucket.buffer().device
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device] if device.type == "cuda" else [])
-    held.futures.append((bucket, future))
-    if not bucket.is_last():
-        return future
-    waiting, held.futures = held.futures, []
-    works = []
-    for one, _ in waiting:
-        # DDP multiplies by the reciprocal while it copies a gradient into its bucket; the same operation, so that
-        # the result is the same to the last bit.
-        one.buffer().mul_(1.0 / held.divisor)
-        works.append(dist.all_reduce(one.buffer(), group=held.group, async_op=True))
-    for (one, kept), work in zip(waiting, works, strict=True):
-        assert work is not None
-        work.wait()
-        kept.set_result(one.buffer())
+    held.reduce(bucket, future)
     return future

@@ -29,7 +29,7 @@ from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 from bucketlab.worker import ddp, memory
 from bucketlab.worker.exchange import Exchange
 from bucketlab.worker.progress import PHASES
-from bucketlab.worker.ready import ReadyTimes, communication_held_back, why_not_held_back
+from bucketlab.worker.ready import HeldBack, ReadyTimes, why_not_held_back
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -57,6 +57,8 @@ class Session:
         self.device = next(observer.live_modules()[0].parameters()).device
         self.fixed_bytes = self._fixed_bytes()
         self.peak_bytes = 0
+        self.modules: list[DistributedDataParallel] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
         self.warm: list[Step] = []
         self.timed: list[Step] = []
         self.layouts: dict[int, ddp.Layout] = {}  # id of module -> its buckets while steps were timed
@@ -67,6 +69,7 @@ class Session:
         self.missing: list[str] = []
         self.notes: list[str] = []
         self.seconds: dict[str, float] = {}
+        self.complete = False  # all has been measured once
         self._flow: Flow | None = self.flow()
         if observer.progress is not None:
             observer.progress.rank = self.rank
@@ -78,30 +81,37 @@ class Session:
         with self._phase("warm-up", self.config.warmup_steps):
             while len(self.warm) < self.config.warmup_steps:
                 self.warm.append((yield))
-        steps = self._agree_on_timed_steps()
-        with self._phase("timing", steps):
-            for _ in range(steps):
-                self.timed.append((yield))
+        # Held from here to the report, which may come when the script has already let go of them.
+        self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
+        with self._phase("timing", _FEWEST_TIMED):
+            yield from self._time(min(_FEWEST_TIMED, self.config.timed_steps or _FEWEST_TIMED))
         self.peak_bytes = memory.peak_bytes(self.device)
-        self.layouts = {id(module): ddp.layout(module) for module in self._trained_modules()}
+        self.layouts = {id(module): ddp.layout(module) for module in self.modules}
         with self._phase("tracing", self.config.traced_steps + 1):
             yield from self._trace()
         with self._phase("ready times", self.config.ready_steps + 1):
             yield from self._take_ready_times()
         with self._phase("link"):
             self._measure_link()
+        # More steps make the step time surer; they come last, so that a short script misses nothing else.
+        more = self._agree_on_more_timed_steps()
+        self.complete = True
+        with self._phase("more timing", more):
+            yield from self._time(more)
         with self._phase("writing"):
             self._report()
 
-    def _agree_on_timed_steps(self) -> int:
+    def _time(self, steps: int) -> Flow:
+        for _ in range(steps):
+            self.timed.append((yield))
+
+    def _agree_on_more_timed_steps(self) -> int:
         """As many as fit in a few seconds, the same number on every rank."""
         if self.config.timed_steps is not None:
-            return self.config.timed_steps
-        clock = self._clock()
-        clock.settle()
-        walls = sorted(clock.between(step.start, step.end) for step in self.warm[1:]) or [10**9]
+            return max(0, self.config.timed_steps - len(self.timed))
+        walls = sorted(step.wall_ns for step in self._timed_steps())
         fits = int(_TIMING_SECONDS * 1e9 / max(1, walls[len(walls) // 2]))
-        return self.exchange.from_rank_0("timed-steps", min(_MOST_TIMED, max(_FEWEST_TIMED, fits)), int)
+        return self.exchange.from_rank_0("more-timed-steps", min(_MOST_TIMED, fits) - len(self.timed), int)
 
     def _trace(self) -> Flow:
         for _ in range(_PATIENCE_WITH_ANOTHER_PROFILER):
@@ -126,7 +136,7 @@ class Session:
         self.analysis = analyze_trace(read_trace(recorder.path))
 
     def _take_ready_times(self) -> Flow:
-        modules = self._trained_modules()
+        modules = self.modules
         obstacles = [reason for module in modules if (reason := why_not_held_back(module))]
         times = ReadyTimes(self._clock())
         if obstacles:
@@ -134,7 +144,7 @@ class Session:
             with times.watching(modules):
                 yield from self._note_ready_times(times)
             return
-        with communication_held_back(modules), times.watching(modules):
+        with HeldBack(modules), times.watching(modules):
             yield  # the first backward of a new reducer is not like the others
             yield from self._note_ready_times(times)
 
@@ -155,7 +165,7 @@ class Session:
         if not self.exchange.everybody_is_here("link", _RANK_SECONDS):
             self.missing.append("link: not every rank came to this step")
             return
-        module = self._trained_modules()[0]
+        module = self.modules[0]
         parameters = [one for _, one in ddp.named_parameters(module)]
         dtype = Counter(one.dtype for one in parameters).most_common(1)[0][0]
         gradient_bytes = sum(one.numel() * one.element_size() for one in parameters)
@@ -195,8 +205,10 @@ class Session:
         reached = PHASES[self.observer.progress.phase] if self.observer.progress else "the measurement"
         try:
             flow.close()
-            total = len(self.warm) + len(self.timed)
-            self.missing.append(f"the script ended during {reached}, after {total} steps; train longer to get the rest")
+            if not self.timed:
+                return
+            if not self.complete:
+                self.missing.append(f"the script ended during {reached}: train longer to get what comes after it")
             self._report()
         except Exception as error:
             self._give_up(error)
@@ -231,15 +243,13 @@ class Session:
             device=self._device_name(),
             steps=self._timed_steps(),
             analysis=self.analysis,
-            memory=memory.measure(
-                self._trained_modules(), self._optimizers(), self.device, peak, self.fixed_bytes, ranks_here
-            ),
+            memory=memory.measure(self.modules, self.optimizers, self.device, peak, self.fixed_bytes, ranks_here),
             missing=self.missing,
             seconds=self.seconds,
         )
 
     def _facts(self) -> RunFacts:
-        modules = self._trained_modules()
+        modules = self.modules
         names = [ddp.named_parameters(module) for module in modules]
         layouts = [self.layouts.get(id(module)) or ddp.layout(module) for module in modules]
         return RunFacts(
@@ -256,7 +266,7 @@ class Session:
                 [[named[index][0] for index in bucket] for bucket in buckets]
                 for named, buckets in zip(names, layouts, strict=True)
             ],
-            optimizers=[type(one).__name__ for one in self._optimizers()],
+            optimizers=[type(one).__name__ for one in self.optimizers],
             gradients=[
                 Gradient(
                     module=index,
@@ -328,13 +338,6 @@ class Session:
     def _ready_ns(self, parameter: torch.Tensor) -> int | None:
         samples = self.ready.get(id(parameter))
         return round(statistics.median(samples)) if samples else None
-
-    def _trained_modules(self) -> list[DistributedDataParallel]:
-        live = self.observer.live_modules()
-        return [module for module in live if id(module) in self.observer.called] or live
-
-    def _optimizers(self) -> list[torch.optim.Optimizer]:
-        return [one for reference in self.observer.optimizers if (one := reference()) is not None]
 
     def _clock(self) -> Clock:
         assert self.observer.clock is not None
