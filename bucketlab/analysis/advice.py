@@ -1,8 +1,8 @@
 """What the user should do next, read off a profile: sentences, the most useful first. Needs no torch.
 
 One finding bounds the step: one rank, input, hidden communication, a late rank, or exposed communication.
-Only that finding may speak about bucket sizes, so no two sentences contradict each other. `is_input_bound`,
-`is_hidden` and `late_rank` are public because the report's headline has to agree with them.
+Only that finding may speak about bucket sizes, so no two sentences contradict each other. The tests are
+public (`is_input_bound`, `is_hidden`, `late_rank`, ...) because the report's headline has to agree with them.
 """
 
 from __future__ import annotations
@@ -82,10 +82,32 @@ def late_rank(profile: Profile) -> RankStragglers | None:
     return latest if wait_for(latest, profile) >= WAIT_SHARE * breakdown.exposed_ns else None
 
 
+def is_always_late(late: RankStragglers) -> bool:
+    """The same rank is late in nearly every step; otherwise ranks take turns, and none of them is to blame."""
+    return late.lag_p10_ns >= ALWAYS_LATE_SHARE * late.arrival_lag_ns
+
+
+def buckets_matter(profile: Profile) -> bool:
+    """There is exposed communication that is no wait for a rank, and input is not what bounds the step."""
+    breakdown = profile.breakdown
+    if breakdown is None or breakdown.communication_ns == 0 or profile.world_size == 1:
+        return False
+    return not is_input_bound(profile) and not is_hidden(profile) and late_rank(profile) is None
+
+
 def wait_for(late: RankStragglers, profile: Profile) -> float:
     """Median over the other ranks of how long each waits in a step, in ns."""
     ranks = profile.stragglers.by_rank if profile.stragglers else []
     return median([rank.wait_ns for rank in ranks if rank.rank != late.rank] or [0])
+
+
+def noise(profile: Profile) -> float:
+    """Part of the step by which two measurements of one setting may differ: two standard errors at least."""
+    step = profile.step
+    if step is None or not step.samples:
+        return NOISE_SHARE
+    deviation = (step.p90_ns - step.p10_ns) / DEVIATIONS_P10_TO_P90 / step.median_ns
+    return max(NOISE_SHARE, float(2 * deviation / len(step.samples) ** 0.5))
 
 
 def predicted_gain(prediction: Prediction) -> float:
@@ -119,7 +141,7 @@ def _on_what_bounds_the_step(profile: Profile) -> list[str]:
         *_on_sending_twice(profile, breakdown),
         *_on_gloo_between_gpus(profile),
         _on_bucket_size(profile, breakdown),
-        *_on_what_cannot_hide(profile, breakdown),
+        *_on_what_cannot_hide(profile),
         *_on_slowed_buckets(profile),
         *_on_uneven_steps(profile),
     ]
@@ -135,16 +157,16 @@ def _load_faster(profile: Profile, breakdown: Breakdown) -> str:
 
 
 def _leave_alone(breakdown: Breakdown) -> str:
-    behind = share(breakdown.overlap_ns, breakdown.communication_ns)
     return (
-        f"Leave the buckets alone: communication is hidden ({behind} of it runs behind compute), and another "
-        "size could win no more than noise. Only faster compute makes this step faster."
+        "Leave the buckets alone: communication is hidden "
+        f"({share(breakdown.exposed_ns, breakdown.wall_ns)} of the step is exposed), and another size could win no "
+        "more than noise. Only faster compute makes this step faster."
     )
 
 
 def _look_at(profile: Profile, late: RankStragglers) -> str:
     wait = duration(wait_for(late, profile))
-    if late.lag_p10_ns < ALWAYS_LATE_SHARE * late.arrival_lag_ns:
+    if not is_always_late(late):
         return (
             f"Ranks wait {wait} a step for each other and take turns at being late: the work differs from "
             "batch to batch. Even it out (batches of similar length, as many tokens on each rank); no bucket "
@@ -188,11 +210,11 @@ def _on_bucket_size(profile: Profile, breakdown: Breakdown) -> str:
     prediction = profile.prediction
     if prediction is None:
         return f"{exposed}: measure what other bucket sizes make of it with `bucketlab tune`."
-    gain, noise = predicted_gain(prediction), _noise(profile)
-    if gain <= noise:
+    gain, noise_share = predicted_gain(prediction), noise(profile)
+    if gain <= noise_share:
         return (
             f"Leave the buckets as they are: {exposed}, but no size is predicted to win more than the noise "
-            f"of {share(noise, 1)}."
+            f"of {share(noise_share, 1)}."
         )
     size_mb = f"bucket_cap_mb={prediction.best.bucket_cap_mb:g}"
     error = abs(prediction_error(profile) or 0)
@@ -206,21 +228,23 @@ def _on_bucket_size(profile: Profile, breakdown: Breakdown) -> str:
     )
 
 
-def _on_what_cannot_hide(profile: Profile, breakdown: Breakdown) -> list[str]:
-    """More traffic than the backward pass has time for: then less has to be sent, in whatever buckets."""
+def _on_what_cannot_hide(profile: Profile) -> list[str]:
+    """The link needs longer for the gradients than the backward pass gives it: then less has to be sent."""
     ready_ns = [gradient.ready_ns for gradient in profile.gradients if gradient.ready_ns is not None]
-    if len(profile.modules) != 1 or len(ready_ns) < 2:
+    link, hook = profile.link, any(module.communication_hook for module in profile.modules)
+    if link is None or link.bandwidth_gb_s <= 0 or hook or len(profile.modules) != 1 or len(ready_ns) < 2:
         return []
     window_ns = max(ready_ns) - min(ready_ns)
-    if breakdown.communication_ns <= window_ns:
+    least_ns = link.latency_ns + sum(bucket.bytes for bucket in profile.buckets) / link.bandwidth_gb_s
+    if least_ns <= window_ns:
         return []
     ways = ["a larger batch per rank", "accumulation under `no_sync()`"]
-    if {g.dtype for g in profile.gradients} == {"float32"} and profile.modules[0].communication_hook is None:
+    if {gradient.dtype for gradient in profile.gradients} == {"float32"}:
         ways.append("gradients in 16 bits (torch's bf16_compress_hook)")
     return [
-        f"Communication takes {duration(breakdown.communication_ns)}, gradients come within "
-        f"{duration(window_ns)}: some of it stays exposed whatever the buckets. Send less for the same work: "
-        f"{', '.join(ways)}."
+        f"The link alone needs {duration(least_ns)} for all gradients, and they become ready within "
+        f"{duration(window_ns)}: some communication stays exposed whatever the buckets. Send less for the same "
+        f"work: {', '.join(ways)}."
     ]
 
 
@@ -288,15 +312,6 @@ def _on_unused_parameters(profile: Profile) -> list[str]:
         f"find_unused_parameters=True {costs}. Leave it out if every parameter gets a gradient; if the same "
         "ones never do, static_graph=True is cheaper."
     ]
-
-
-def _noise(profile: Profile) -> float:
-    """Part of the step by which two measurements of one setting may differ: two standard errors at least."""
-    step = profile.step
-    if step is None or not step.samples:
-        return NOISE_SHARE
-    deviation = (step.p90_ns - step.p10_ns) / DEVIATIONS_P10_TO_P90 / step.median_ns
-    return max(NOISE_SHARE, float(2 * deviation / len(step.samples) ** 0.5))
 
 
 def _latest(profile: Profile) -> RankStragglers | None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from bucketlab.schema.profile import Bucket, Profile
 
-MAX_ROWS = 12  # more buckets than this share rows, neighbours together
+MAX_ROWS = 8  # more buckets than this share rows, neighbours together
 # Under long accumulation the last backward would be a few cells: below this part of the step it stands alone.
 ZOOM_SHARE = 0.25
 
@@ -142,10 +142,10 @@ def _compute_row(phases: list[_Phase], scale: _Scale, glyphs: Glyphs) -> Text:
         cells = scale.edge(phase.end_ns) - scale.edge(phase.start_ns)
         if cells <= 0:
             continue
-        room = cells - 1
+        room = cells - (2 if phase is phases[-1] else 1)  # the last one holds the closing stroke too
         written = next((word for word in (f" {phase.name} ", phase.short) if len(word) <= room), "")
         row.append(glyphs.bound + written.center(room, glyphs.line if phase.name else " "))
-    row.right_crop(1)
+    row.truncate(scale.cells - 1)
     return row.append(glyphs.bound)
 
 

@@ -7,6 +7,7 @@ All of it is ASCII (microseconds are "us", as nccl-tests writes them), so that i
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 NOTHING = "-"  # what a table shows for a figure that is not there
 
@@ -37,6 +38,21 @@ def milliseconds(ns: int | float | None) -> str:
     if abs(ms) < 0.0005:
         return "<0.001" if ms > 0 else ">-0.001"
     return f"{ms:.3f}" if abs(ms) < 0.9995 else f"{ms:.2f}" if abs(ms) < 9.995 else f"{ms:,.1f}"
+
+
+def milliseconds_alike(column_ns: Sequence[int | float | None]) -> list[str]:
+    """Times of one column in milliseconds, all with as many decimals as the largest needs for three digits."""
+    largest_ms = max((abs(ns) for ns in column_ns if ns is not None), default=0) / 1_000_000
+    decimals = 1 if largest_ms >= 9.95 else 2 if largest_ms >= 0.995 else 3
+    return [_with_decimals(ns, decimals) for ns in column_ns]
+
+
+def _with_decimals(ns: int | float | None, decimals: int) -> str:
+    if ns is None:
+        return NOTHING
+    written = f"{ns / 1_000_000:,.{decimals}f}"
+    vanishes = ns != 0 and not written.strip("-0.")
+    return f"<{10.0**-decimals:.{decimals}f}" if vanishes else "0" if ns == 0 else written
 
 
 def size(count_bytes: int | float | None) -> str:

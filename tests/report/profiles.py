@@ -94,7 +94,7 @@ def one_rank(**changes: Any) -> Profile:
 
 
 def thousand_ranks(**changes: Any) -> Profile:
-    made = _make(bandwidth_gb_s=9.0, ranks=1000, **changes)
+    made = _make(bandwidth_gb_s=60.0, ranks=1000, wait_ms=25, **changes)
     made.stragglers = Stragglers(
         by_rank=[
             RankStragglers(
@@ -112,9 +112,7 @@ def thousand_ranks(**changes: Any) -> Profile:
 
 
 def thousand_buckets(**changes: Any) -> Profile:
-    return _make(
-        [(f"layers.{i}.weight", MIB) for i in reversed(range(1000))], cap_mb=1, bandwidth_gb_s=9.0, **changes
-    )
+    return _make([(f"layers.{i}.weight", MIB) for i in reversed(range(1000))], cap_mb=1, bandwidth_gb_s=9.0, **changes)
 
 
 def nothing() -> Profile:
@@ -134,9 +132,7 @@ def nothing() -> Profile:
         stragglers=None,
         memory=None,
         prediction=None,
-        missing=[
-            "the script ended after 3 steps, during warm-up: it needs 12; give it more data"
-        ],
+        missing=["the script ended after 3 steps, during warm-up: it needs 12; give it more data"],
     )
 
 
@@ -182,7 +178,7 @@ def _make(
         collectives=len(buckets),
     )
     points = [
-        PredictedPoint(bucket_cap_mb=cap, step_ns=max(compute_end_ns, replay(cap)[1]) + optimizer_ns)
+        PredictedPoint(bucket_cap_mb=cap, step_ns=(max(compute_end_ns, replay(cap)[1]) + optimizer_ns) * 98 // 100)
         for cap in (1, 2, 4, 8, 12, 16, 25, 32, 48, 64, 96, 128, 256, 600)
     ]
     total_bytes = sum(count for _, count in parameters)
@@ -260,7 +256,7 @@ def _make(
         memory=Memory(
             parameters_bytes=total_bytes,
             gradients_bytes=total_bytes,
-            bucket_buffers_bytes=0,
+            bucket_buffers_bytes=total_bytes,
             saved_by_view_bytes=total_bytes,
             optimizer_bytes=2 * total_bytes,
             buffers_bytes=0,
@@ -272,7 +268,7 @@ def _make(
             points=points,
             best=min(points, key=lambda point: point.step_ns),
             current_step_ns=wall_ns * 98 // 100,
-            floor_ns=compute_end_ns + optimizer_ns,
+            floor_ns=(compute_end_ns + optimizer_ns) * 98 // 100,
         ),
         missing=[],
         notes=[],

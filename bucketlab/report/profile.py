@@ -1,0 +1,602 @@
+"""A profile as one screen of text: the answer first, then what it rests on, then what to do.
+
+Each section says whether its figures are measured or predicted. Names of parameters, hosts and files are data: they
+are printed as they are, without markup and without anything that a terminal would obey.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from bucketlab.analysis import advice
+from bucketlab.report import timeline, units
+from bucketlab.schema.profile import (
+    Link,
+    LinkPoint,
+    Memory,
+    Module,
+    PredictedPoint,
+    Prediction,
+    Profile,
+    StepTime,
+)
+
+# Longer lines of prose are hard to read, and wider tables are mostly gaps.
+MOST_COLUMNS = 120
+# From here on there is room for wider gaps between columns and for two names in a bucket's row.
+WIDE_COLUMNS = 96
+MOST_BUCKET_ROWS = 12
+MOST_RANK_ROWS = 8
+WORST_RANK_ROWS = 4
+MOST_MODULES = 6
+MOST_POINTS = 7
+# The profiler always slows a step a little; from here on a reader who compares the figures would wonder.
+SLOWED_BY_PROFILER_SHARE = 0.10
+# In less than this, two names lose the layer they belong to; one name in all the room keeps it.
+LEAST_NAME_CELLS = 18
+_INDENT = 2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What the sections must know of the console."""
+
+    width: int  # of a section's body
+    ascii_only: bool
+    encoding: str
+
+    def data(self, text: str, style: str = "") -> Text:
+        return Text(units.shown(text, self.encoding), style)
+
+    @property
+    def gap(self) -> int:
+        """Blank cells between the columns of a table."""
+        return 2 if self.width >= WIDE_COLUMNS else 1
+
+    def table(self, *headings: str) -> Table:
+        """A plain table whose columns begin with these, right-justified; rich's own ellipsis would not be ASCII."""
+        table = Table(box=None, padding=(0, self.gap, 0, 0), pad_edge=False, header_style="dim")
+        for heading in headings:
+            table.add_column(heading, justify="right", no_wrap=True, overflow="crop")
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    title: str
+    remark: str
+    body: Sequence[RenderableType]
+
+
+def print_profile(profile: Profile, console: Console, folder: Path) -> None:
+    """Print the report of one profiled run.
+
+    Args:
+        profile: any of its optional parts may be None or empty; the report then says that it is not there.
+        console: its width, colours and encoding are respected: without UTF-8 everything is ASCII.
+        folder: the run's folder, as the user would type it; `tensorboard --logdir` gets the one above it.
+    """
+    page = _Page(
+        width=min(console.width, MOST_COLUMNS) - _INDENT,
+        ascii_only=console.options.ascii_only,
+        encoding=console.encoding,
+    )
+    console.print(_headline(profile), style="bold", width=page.width)
+    console.print(page.data(_job(profile)), style="dim", width=page.width)
+    if profile.step is not None:
+        console.print(Text(_spread_of(profile.step), "dim"), width=page.width)
+    for section in _sections(profile, page):
+        _print_section(section, console, page)
+    console.print()
+    _print_files(profile, folder, console, page)
+
+
+def _print_section(section: _Section, console: Console, page: _Page) -> None:
+    """Heading and indented body, without the blanks that rich fills lines up with: reports get pasted."""
+    console.print()
+    remark = Text("  " + section.remark if section.remark else "", "dim")
+    console.print(Text.assemble((section.title, "bold"), remark), width=page.width + _INDENT)
+    lines = console.render_lines(Group(*section.body), console.options.update(width=page.width), pad=False)
+    for line in lines:
+        console.print(Text(" " * _INDENT).append_text(_without_trailing_blanks(line)), no_wrap=True, crop=False)
+
+
+def _without_trailing_blanks(line: list[Segment]) -> Text:
+    text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
+    text.rstrip()
+    return text
+
+
+def _sections(profile: Profile, page: _Page) -> list[_Section]:
+    writers: list[Callable[[Profile, _Page], _Section | None]] = [
+        _breakdown,
+        _picture,
+        _buckets,
+        _ranks,
+        _link,
+        _prediction,
+        _memory,
+        _not_measured,
+        _notes,
+        _next,
+    ]
+    return [section for write in writers if (section := write(profile, page)) is not None]
+
+
+# ---- the answer -----------------------------------------------------------------------------------------------
+
+
+def _headline(profile: Profile) -> Text:
+    """One sentence. Shares are of traced steps; the time they stand for is that share of the untraced step."""
+    step, breakdown = profile.step, profile.breakdown
+    if step is None and breakdown is None:
+        return Text("No step was measured.")
+    step_ns = step.median_ns if step else breakdown.wall_ns if breakdown else 0
+    begin = f"Step {units.duration(step_ns)}" + ("" if step else " (traced)")
+    if profile.world_size == 1:
+        return Text(f"{begin} on one rank: nobody to exchange gradients with, nothing to overlap.")
+    if breakdown is None:
+        return Text(f"{begin}; how much of it is communication was not measured.")
+    if breakdown.communication_ns == 0:
+        return Text(f"{begin}; its trace shows no communication.")
+
+    def part(ns: int, style: str) -> Text:
+        time = units.duration(step_ns * ns / max(1, breakdown.wall_ns))
+        return Text(f"{time} of it, {units.share(ns, breakdown.wall_ns)},", style)
+
+    if advice.is_input_bound(profile):
+        return Text.assemble(f"{begin}; ", part(advice.input_wait_ns(profile), "red"), " is spent waiting for input.")
+    if advice.is_hidden(profile):
+        return Text.assemble(
+            f"{begin}; ",
+            ("communication is hidden", "green"),
+            f": {units.share(breakdown.exposed_ns, breakdown.wall_ns)} of the step is exposed.",
+        )
+    late = advice.late_rank(profile)
+    whom = f"rank {late.rank}" if late and advice.is_always_late(late) else "one another"
+    return Text.assemble(
+        f"{begin}; ",
+        part(breakdown.exposed_ns, "red"),
+        " is exposed communication",
+        f", most of it waiting for {whom}." if late else ".",
+    )
+
+
+def _job(profile: Profile) -> str:
+    torch = profile.versions.get("torch")
+    parts = [
+        profile.script,
+        f"{units.counted(profile.world_size, 'rank')} on {units.counted(profile.nodes, 'node')}",
+        profile.backend,
+        profile.device,
+        f"torch {torch}" if torch else "",
+        f"accumulates {profile.accumulation} backwards a step" if profile.accumulation > 1 else "",
+        "/".join(profile.optimizers),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _spread_of(step: StepTime) -> str:
+    excluded = f", {step.excluded:,} excluded" if step.excluded else ""
+    return (
+        f"measured untraced: median {units.duration(step.median_ns)}, p10 {units.duration(step.p10_ns)}, "
+        f"p90 {units.duration(step.p90_ns)}; {units.counted(len(step.samples), 'step')}{excluded}"
+    )
+
+
+def _breakdown(profile: Profile, page: _Page) -> _Section | None:
+    breakdown = profile.breakdown
+    if breakdown is None:
+        return None
+    rows = [
+        ("compute", breakdown.compute_ns, "cyan"),
+        ("communication", breakdown.communication_ns, ""),
+        ("  overlap (hidden)", breakdown.overlap_ns, "green"),
+        ("  exposed", breakdown.exposed_ns, "red"),
+        ("copies", breakdown.memory_ns, "cyan"),
+        ("idle", breakdown.idle_ns, "magenta"),
+        ("input", breakdown.input_ns, "magenta"),
+    ]
+    table = page.table("", "ms", "of step", "")
+    table.columns[0].justify = table.columns[-1].justify = "left"
+    cells = min(50, page.width - 40)
+    rows = [row for row in rows if row[1] or row[0] != "copies"]
+    for (name, ns, style), time in zip(rows, units.milliseconds_alike([ns for _, ns, _ in rows]), strict=True):
+        bar = ("#" if page.ascii_only else "█") * _cells_of(ns, breakdown.wall_ns, cells)
+        table.add_row(name, time, units.share(ns, breakdown.wall_ns), Text(bar, style))
+    ranks = units.counted(sum(rank.breakdown is not None for rank in profile.ranks) or 1, "rank")
+    body: list[RenderableType] = [table]
+    if (slowed := _slowed_by_profiler(profile)) is not None:
+        body.append(Text(slowed, "magenta"))
+    traced = units.duration(breakdown.wall_ns)
+    return _Section("Where a step goes", f"measured in traced steps of {traced}, medians over {ranks}", body)
+
+
+def _cells_of(ns: int, whole_ns: int, cells: int) -> int:
+    """Length of a bar; what is there at all shows."""
+    if ns <= 0 or whole_ns <= 0:
+        return 0
+    return min(cells, max(1, round(cells * ns / whole_ns)))
+
+
+def _slowed_by_profiler(profile: Profile) -> str | None:
+    if profile.step is None or profile.breakdown is None:
+        return None
+    slower = profile.breakdown.wall_ns / max(1, profile.step.median_ns) - 1
+    if abs(slower) <= SLOWED_BY_PROFILER_SHARE:
+        return None
+    timed = units.duration(profile.step.median_ns)
+    cause = "The profiler makes these steps" if slower > 0 else "These steps happen to be"
+    than = f"{units.share(abs(slower), 1)} {'slower' if slower > 0 else 'faster'}"
+    return f"{cause} {than} than the {timed} without it; the headline is their shares of those {timed}."
+
+
+def _picture(profile: Profile, page: _Page) -> _Section | None:
+    lines = timeline.draw(profile, page.width, page.ascii_only)
+    if not lines:
+        return None
+    return _Section("Overlap", "measured, rank 0; a bucket's exposed part is drawn at its end", lines)
+
+
+# ---- buckets --------------------------------------------------------------------------------------------------
+
+
+def _buckets(profile: Profile, page: _Page) -> _Section | None:
+    if not profile.modules:
+        return None
+    body: list[RenderableType] = [
+        _setting(index, module, page, several=len(profile.modules) > 1)
+        for index, module in enumerate(profile.modules[:MOST_MODULES])
+    ]
+    if len(profile.modules) > MOST_MODULES:
+        body.append(Text(f"and {len(profile.modules) - MOST_MODULES} more DDP modules", "dim"))
+    remark = "the setting in force"
+    if profile.buckets:
+        remark = "measured, rank 0, medians; times from the step's start"
+        body.append(_bucket_table(profile, page))
+    return _Section("Buckets", remark, body)
+
+
+def _setting(index: int, module: Module, page: _Page, several: bool) -> Text:
+    """The setting in force on one module, and whether it is DDP's default."""
+    if module.bucket_cap_mb_list:
+        caps = ", ".join(f"{cap:g}" for cap in module.bucket_cap_mb_list[:8])
+        more = f", ... {len(module.bucket_cap_mb_list)} in all" if len(module.bucket_cap_mb_list) > 8 else ""
+        capacity = f"bucket_cap_mb_list=[{caps}{more}]"
+    else:
+        capacity = f"bucket_cap_mb={module.bucket_cap_mb:g}"
+        if module.first_bucket_mb != module.bucket_cap_mb:
+            capacity += f", first {units.capacity(module.first_bucket_mb)}"
+    origin = "DDP's default" if module.is_default else "set by the script"
+    flags = [
+        f"{name} {'on' if on else 'off'}"
+        for name, on in (
+            ("gradient_as_bucket_view", module.gradient_as_bucket_view),
+            ("find_unused_parameters", module.find_unused_parameters),
+            ("static_graph", module.static_graph),
+        )
+    ]
+    if module.compiled:
+        flags.append("compiled")
+    text = Text()
+    if several:
+        text.append_text(page.data(f"{index} {module.name}: "))
+    text.append(capacity, "bold")
+    text.append(f": {origin}")
+    if module.bucket_bytes:
+        text.append(f"; {units.counted(len(module.bucket_bytes), 'bucket')}{_range_of(module.bucket_bytes)}")
+    text.append("\n")
+    text.append(", ".join(flags), "dim")
+    if module.communication_hook is not None:
+        text.append("\nthe script's own communication hook: ")
+        text.append_text(page.data(module.communication_hook, "bold"))
+    return text
+
+
+def _range_of(sizes: Sequence[int]) -> str:
+    smallest, largest = units.size(min(sizes)), units.size(max(sizes))
+    return f" of {smallest}" if smallest == largest else f", {smallest} to {largest}"
+
+
+def _bucket_table(profile: Profile, page: _Page) -> Table:
+    head, folded, tail = _fold(profile.buckets, MOST_BUCKET_ROWS)
+    buckets = [*head, *tail]
+    fold_ns = sum(bucket.exposed_ns or 0 for bucket in folded)
+    times = units.milliseconds_alike([ns for b in buckets for ns in (b.ready_ns, b.start_ns, b.end_ns)])
+    exposed = units.milliseconds_alike([*(b.exposed_ns for b in buckets), fold_ns])
+    several = len(profile.modules) > 1
+    columns = {
+        "\n#": [f"{b.module}:{b.index}" if several else str(b.index) for b in buckets],
+        "ten-\nsors": [f"{len(b.parameters):,}" for b in buckets],
+        "\nMiB": [units.mebibytes(b.bytes) for b in buckets],
+        "ready\nms": times[0::3],
+        "start\nms": times[1::3],
+        "end\nms": times[2::3],
+        "bus\nGB/s": [units.rate_number(b.bus_gb_s) for b in buckets],
+        "exposed\nms": exposed[:-1],
+    }
+    in_fold = ["...", f"{sum(len(b.parameters) for b in folded):,}", units.mebibytes(sum(b.bytes for b in folded))]
+    table = page.table(*columns)
+    cells = [heading.split("\n") + values for heading, values in columns.items()]
+    taken = sum(max(map(cell_len, column)) + page.gap for column in cells)
+    names = [_names(bucket.parameters, page.width - taken - page.gap, page) for bucket in buckets]
+    table.add_column(
+        "\nparameters (first to last)" if page.width >= WIDE_COLUMNS else "\nfirst parameter", no_wrap=True
+    )
+    for at, row in enumerate(zip(*columns.values(), strict=True)):
+        if folded and at == len(head):
+            table.add_row(*in_fold, "", "", "", "", exposed[-1], f"{len(folded):,} more buckets, sums", style="dim")
+        table.add_row(*row[:-1], Text(row[-1], "red" if buckets[at].exposed_ns else ""), names[at])
+    return table
+
+
+def _fold(items: Sequence[T], most: int) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
+    """Head, folded middle and tail; all in the head where there are no more than `most`."""
+    if len(items) <= most:
+        return items, [], []
+    half = (most - 1) // 2
+    return items[:half], items[half:-half], items[-half:]
+
+
+def _names(names: Sequence[str], room: int, page: _Page) -> Text:
+    """First and last name where both can be told in `room` cells, otherwise the first."""
+    if not names:
+        return Text(units.NOTHING)
+    first, last = (page.data(name).plain for name in (names[0], names[-1]))
+    joint = " to "
+    if len(names) == 1:
+        return Text(_shortened(first, room, page))
+    share = (room - len(joint)) // 2
+    if share < LEAST_NAME_CELLS:
+        return Text(_shortened(first, room, page))
+    if cell_len(first) <= share or cell_len(last) <= share:
+        shorter = min(cell_len(first), cell_len(last))
+        first_room = cell_len(first) if cell_len(first) == shorter else room - len(joint) - shorter
+    else:
+        first_room = share
+    both = f"{_shortened(first, first_room, page)}{joint}{_shortened(last, room - len(joint) - first_room, page)}"
+    return Text(both)
+
+
+def _shortened(name: str, room: int, page: _Page) -> str:
+    """The end of a dotted name, which tells most: whole parts of it if they fit."""
+    if cell_len(name) <= room:
+        return name
+    mark = ".." if page.ascii_only else "…"
+    parts = name.split(".")
+    for first in range(1, len(parts)):
+        end = mark + ".".join(parts[first:])
+        if cell_len(end) <= room:
+            return end
+    end = parts[-1]
+    while end and cell_len(mark + end) > room:
+        end = end[1:]
+    return mark + end
+
+
+# ---- ranks, link, prediction, memory --------------------------------------------------------------------------
+
+
+def _ranks(profile: Profile, page: _Page) -> _Section | None:
+    if profile.world_size == 1 or not profile.ranks:
+        return None
+    by_rank = {one.rank: one for one in profile.stragglers.by_rank} if profile.stragglers else {}
+    everyone = list(profile.ranks)
+    if len(everyone) <= MOST_RANK_ROWS:
+        worst, others = everyone, []
+    else:
+        lags = {rank: one.arrival_lag_ns for rank, one in by_rank.items()}
+        order = sorted(everyone, key=lambda one: (-lags.get(one.rank, 0), -(one.step_median_ns or 0), one.rank))
+        worst, others = order[:WORST_RANK_ROWS], order[WORST_RANK_ROWS:]
+    table = page.table("\nrank", "step\nms", "exposed\nms", "comes late\nms", "waits\nms", "peak\nmemory")
+    table.add_column("\nwhere", overflow="fold")
+    latest = max(by_rank.values(), key=lambda one: one.arrival_lag_ns).rank if by_rank else None
+    columns = [
+        [one.step_median_ns for one in worst],
+        [one.breakdown.exposed_ns if one.breakdown else None for one in worst],
+        [by_rank[one.rank].arrival_lag_ns if one.rank in by_rank else None for one in worst],
+        [by_rank[one.rank].wait_ns if one.rank in by_rank else None for one in worst],
+    ]
+    if others:
+        known = [by_rank[one.rank] for one in others if one.rank in by_rank]
+        columns[0].append(_median(one.step_median_ns for one in others))
+        columns[1].append(_median(one.breakdown.exposed_ns if one.breakdown else None for one in others))
+        columns[2].append(_median(late.arrival_lag_ns for late in known))
+        columns[3].append(_median(late.wait_ns for late in known))
+    times = list(zip(*map(units.milliseconds_alike, columns), strict=True))
+    for one, row in zip(worst, times, strict=False):
+        late = Text(row[2], "bold" if one.rank == latest else "")
+        where = page.data(f"{one.host} {one.device}")
+        table.add_row(str(one.rank), *row[:2], late, row[3], units.size(one.peak_bytes), where)
+    if others:
+        peak = units.size(median(one.peak_bytes for one in others))
+        table.add_row("...", *times[-1], peak, f"{len(others):,} others, medians", style="dim")
+    body: list[RenderableType] = [table]
+    if profile.stragglers and profile.stragglers.verdict:
+        body.insert(0, page.data(profile.stragglers.verdict))
+    return _Section("Ranks", "measured; how late each comes to all-reduces, and waits there for others", body)
+
+
+def _median(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(median(known)) if known else None
+
+
+def _link(profile: Profile, page: _Page) -> _Section | None:
+    link = profile.link
+    if link is None:
+        return None
+    at_a_time = "one all-reduce" if link.concurrency == 1 else f"{link.concurrency} all-reduces"
+    fit = Text.assemble(
+        page.data(f"{link.what}, {link.dtype}: "),
+        (f"{units.duration(link.latency_ns)} + bytes / {units.rate(link.bandwidth_gb_s)}", "bold"),
+        f" (fit, rms error {units.share(link.residual, 1)}); {at_a_time} at a time",
+    )
+    body: list[RenderableType] = [fit]
+    points = _spread([point for point in link.points if point.in_flight == 1], MOST_POINTS)
+    if points:
+        body.append(_link_table(link, points, page))
+    return _Section("Link", f"{link.kind} while nothing else ran; nccl-tests' terms", body)
+
+
+def _link_table(link: Link, points: Sequence[LinkPoint], page: _Page) -> Table:
+    table = _lying_table(page, "all-reduce of", [units.size(point.bytes) for point in points])
+    table.add_row("time", *(units.duration(point.ns) for point in points))
+    table.add_row("algbw, GB/s", *(units.rate_number(point.algorithm_gb_s) for point in points))
+    table.add_row("busbw, GB/s", *(units.rate_number(point.bus_gb_s) for point in points))
+    return table
+
+
+def _prediction(profile: Profile, page: _Page) -> _Section | None:
+    prediction = profile.prediction
+    if prediction is None:
+        return None
+    body: list[RenderableType] = [_prediction_sentence(profile, prediction)]
+    points = _around(prediction)
+    if points:
+        table = _lying_table(page, "bucket_cap_mb", ["in force", *(f"{point.bucket_cap_mb:g}" for point in points)])
+        best = prediction.best.bucket_cap_mb
+        styles = ["", *("bold" if point.bucket_cap_mb == best else "" for point in points)]
+        times = units.milliseconds_alike([prediction.current_step_ns, *(point.step_ns for point in points)])
+        table.add_row("step, ms", *map(Text, times, styles))
+        body.append(table)
+    return _Section("Other bucket sizes", "predicted from ready times and the link, not measured", body)
+
+
+def _prediction_sentence(profile: Profile, prediction: Prediction) -> Text:
+    now = units.duration(prediction.current_step_ns)
+    error = advice.prediction_error(profile)
+    trust = f", {units.share(abs(error), 1)} {'above' if error > 0 else 'below'} the measured one" if error else ""
+    floor = f"The floor, with all communication hidden, is {units.duration(prediction.floor_ns)}."
+    if not advice.buckets_matter(profile):
+        return Text(f"Buckets are not what bounds this step. In force: {now}{trust}. {floor}")
+    gain = advice.predicted_gain(prediction)
+    if gain <= advice.noise(profile):
+        return Text(f"No size beats the setting in force ({now}{trust}) by more than noise. {floor}")
+    best = prediction.best
+    return Text.assemble(
+        (f"Best: bucket_cap_mb={best.bucket_cap_mb:g}", "bold"),
+        f", {units.duration(best.step_ns)}, {units.share(gain, 1)} less than the setting in force ({now}{trust}). {floor}",
+    )
+
+
+def _memory(profile: Profile, page: _Page) -> _Section | None:
+    memory = profile.memory
+    if memory is None:
+        return None
+    viewed = all(module.gradient_as_bucket_view for module in profile.modules)
+    columns = [
+        ("parameters", memory.parameters_bytes),
+        ("gradients", memory.gradients_bytes),
+        ("buckets", memory.bucket_buffers_bytes),
+        ("optimizer", memory.optimizer_bytes),
+        ("buffers", memory.buffers_bytes),
+        ("peak", memory.peak_bytes),
+        ("device", memory.capacity_bytes),
+    ]
+    table = page.table(*(name for name, _ in columns))
+    table.add_row(*(units.size(count) for _, count in columns))
+    saved = units.size(memory.saved_by_view_bytes)
+    view = (
+        f"Gradients lie inside the buckets: gradient_as_bucket_view saves {saved}."
+        if viewed
+        else f"Gradients lie beside the buckets: gradient_as_bucket_view would save {saved}."
+    )
+    return _Section("Memory", "measured, each rank", [table, Text(f"{view} {_largest_model(memory)}")])
+
+
+def _largest_model(memory: Memory) -> str:
+    return (
+        f"Plain DDP fits up to about {units.quantity(memory.largest_model_parameters)} parameters of this shape at "
+        "this batch (predicted); beyond that, shard."
+    )
+
+
+def _lying_table(page: _Page, label: str, headings: Sequence[str]) -> Table:
+    """A table on its side: one column for each point of a curve."""
+    table = page.table(label, *headings)
+    table.columns[0].justify = "left"
+    for column in table.columns[1:]:
+        column.min_width = 8
+    return table
+
+
+def _spread(items: Sequence[T], most: int) -> list[T]:
+    """At most `most` of them at even distances, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def _around(prediction: Prediction) -> list[PredictedPoint]:
+    """A few points over the whole range, the best among them."""
+    ordered = sorted(prediction.points, key=lambda point: point.bucket_cap_mb)
+    chosen = {point.bucket_cap_mb: point for point in [*_spread(ordered, MOST_POINTS - 1), prediction.best]}
+    return [chosen[cap] for cap in sorted(chosen)]
+
+
+# ---- what is missing, what to do, where it is -----------------------------------------------------------------
+
+
+def _not_measured(profile: Profile, page: _Page) -> _Section | None:
+    """What is not there: the reasons the run gave, and the parts for which it gave none by name."""
+    parts = {
+        "step time": profile.step is not None,
+        "trace": profile.breakdown is not None,
+        "bucket times": any(bucket.end_ns is not None for bucket in profile.buckets),
+        "ready times": any(gradient.ready_ns is not None for gradient in profile.gradients),
+        "late ranks": profile.stragglers is not None,
+        "link": profile.link is not None,
+        "prediction": profile.prediction is not None,
+        "memory": profile.memory is not None,
+    }
+    absent = [name for name, there in parts.items() if not there]
+    unexplained = [name for name in absent if not any(name.split()[0] in line.lower() for line in profile.missing)]
+    lines = list(profile.missing)
+    if unexplained:
+        reason = " (they take two ranks)" if profile.world_size == 1 and not profile.missing else ""
+        lines.append(f"not there: {', '.join(unexplained)}{reason}")
+    return _Section("Not measured", "and why", [_list(lines, page)]) if lines else None
+
+
+def _notes(profile: Profile, page: _Page) -> _Section | None:
+    return _Section("Notes", "on these figures", [_list(profile.notes, page)]) if profile.notes else None
+
+
+def _next(profile: Profile, page: _Page) -> _Section | None:
+    if not profile.advice:
+        return None
+    return _Section("What to do next", "", [_list(profile.advice, page, numbered=True)])
+
+
+def _list(lines: Sequence[str], page: _Page, numbered: bool = False) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, line in enumerate(lines, 1):
+        text = page.data(line)
+        text.highlight_regex(r"`[^`]+`", "cyan")
+        table.add_row(f"{number}." if numbered else "-", text)
+    return table
+
+
+def _print_files(profile: Profile, folder: Path, console: Console, page: _Page) -> None:
+    """Never wrapped, so that a path or a command can be copied whole."""
+    traced = profile.breakdown is not None
+    console.print(Text.assemble(("Files", "bold"), ("  and the same run in TensorBoard" if traced else "", "dim")))
+    console.print(page.data(f"  {folder}"), soft_wrap=True)
+    if traced:
+        console.print(page.data(f"  tensorboard --logdir {shlex.quote(str(folder.parent))}"), soft_wrap=True)
