@@ -34,6 +34,8 @@ from bucketlab.schema.profile import (
 
 # Longer lines of prose are hard to read, and wider tables are mostly gaps.
 MOST_COLUMNS = 120
+# On a narrower terminal lines run on: figures that were cut short would be wrong figures.
+LEAST_COLUMNS = 80
 # From here on there is room for wider gaps between columns and for two names in a bucket's row.
 WIDE_COLUMNS = 96
 MOST_BUCKET_ROWS = 12
@@ -90,7 +92,7 @@ def print_profile(profile: Profile, console: Console, folder: Path) -> None:
         folder: the run's folder, as the user would type it; `tensorboard --logdir` gets the one above it.
     """
     page = _Page(
-        width=min(console.width, MOST_COLUMNS) - _INDENT,
+        width=max(LEAST_COLUMNS, min(console.width, MOST_COLUMNS)) - _INDENT,
         ascii_only=console.options.ascii_only,
         encoding=console.encoding,
     )
@@ -111,7 +113,7 @@ def _print_section(section: _Section, console: Console, page: _Page) -> None:
     console.print(Text.assemble((section.title, "bold"), remark), width=page.width + _INDENT)
     lines = console.render_lines(Group(*section.body), console.options.update(width=page.width), pad=False)
     for line in lines:
-        console.print(Text(" " * _INDENT).append_text(_without_trailing_blanks(line)), no_wrap=True, crop=False)
+        console.print(Text(" " * _INDENT).append_text(_without_trailing_blanks(line)), soft_wrap=True)
 
 
 def _without_trailing_blanks(line: list[Segment]) -> Text:
@@ -487,9 +489,9 @@ def _prediction_sentence(profile: Profile, prediction: Prediction) -> Text:
     if gain <= advice.noise(profile):
         return Text(f"No size beats the setting in force ({now}{trust}) by more than noise. {floor}")
     best = prediction.best
+    less = f"{units.share(gain, 1)} less than the setting in force ({now}{trust})"
     return Text.assemble(
-        (f"Best: bucket_cap_mb={best.bucket_cap_mb:g}", "bold"),
-        f", {units.duration(best.step_ns)}, {units.share(gain, 1)} less than the setting in force ({now}{trust}). {floor}",
+        (f"Best: bucket_cap_mb={best.bucket_cap_mb:g}", "bold"), f", {units.duration(best.step_ns)}, {less}. {floor}"
     )
 
 
