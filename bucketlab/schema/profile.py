@@ -1,4 +1,4 @@
-"""`profile.json` (`bucketlab.profile/1`): all that one profiled run measured. Plain data, saved and loaded with msgspec.
+"""`profile.json` (`bucketlab.profile/1`): all that one profiled run measured. Plain data, read and written by msgspec.
 
 Times are integer nanoseconds. Those on the timeline of a step count from the step's start, which is the end of the
 optimizer step before it. Everything here is measured, except `prediction`, which says so itself.
@@ -64,6 +64,7 @@ class Gradient(msgspec.Struct, kw_only=True):
     bytes: int
     dtype: str
     ready_ns: int | None  # of pure compute: measured while no communication ran
+    declared: int | None = None  # position among the module's parameters as DDP lists them
 
 
 class Module(msgspec.Struct, kw_only=True):
@@ -136,18 +137,42 @@ class RankSummary(msgspec.Struct, kw_only=True):
 
 
 class PredictedPoint(msgspec.Struct, kw_only=True):
+    """One layout of buckets. It is named by the capacity that makes it, of many that do the shortest number."""
+
     bucket_cap_mb: float
     step_ns: int
+    first_bucket_mb: float | None = None  # where the first bucket's capacity is another: DDP's default
+    bucket_cap_mb_list: list[float] = []
+    low_ns: int | None = None  # about nine of ten measured medians should lie within low and high
+    high_ns: int | None = None
+    buckets: int = 0
+    exposed_ns: int = 0
+
+
+class PlannedBuckets(msgspec.Struct, kw_only=True):
+    """The best consecutive buckets there are, for one dtype in one module."""
+
+    bucket_bytes: list[int]
+    bucket_cap_mb_list: list[float]  # with which DDP makes just these; empty where no list does
+    step_ns: int
+    mg_wfbp_step_ns: int  # with the buckets of MG-WFBP's merge rule, for comparison
 
 
 class Prediction(msgspec.Struct, kw_only=True):
     """Step time against bucket size, replayed from the ready times and the link's curve. Predicted, not measured."""
 
     kind: Literal["predicted"] = "predicted"
-    points: list[PredictedPoint]
+    points: list[PredictedPoint]  # distinct layouts, by rising capacity
     best: PredictedPoint
     current_step_ns: int
     floor_ns: int
+    current: PredictedPoint | None = None
+    default: PredictedPoint | None = None  # DDP told nothing
+    plan: PlannedBuckets | None = None
+    slowed_compute: float = 0.0  # while communication runs, compute takes (1 + this) times as long; fitted
+    slowed_communication: float = 0.0  # and communication, while compute runs
+    error: float | None = None  # what the prediction misses the measured step of the current setting by, as a part
+    notes: list[str] = []  # what the prediction leaves out, one line each
 
 
 class Profile(msgspec.Struct, kw_only=True):

@@ -1,0 +1,357 @@
+"""From a profile to its prediction: step time for every bucket size, the best buckets, the floor. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from bucketlab.link.curve import LinkCurve
+from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, Buckets, caps_of
+from bucketlab.predict.planner import as_buckets, best_partition, caps_mb, floor_ns, merged_as_mg_wfbp
+from bucketlab.predict.replay import ModuleGradients, Replay, Slowdown, Timeline, replay
+from bucketlab.schema.profile import Gradient, Module, PlannedBuckets, PredictedPoint, Prediction, Profile
+
+# From this release on an explicit capacity holds for the first bucket too, and a list of capacities can be given.
+_LISTS_SINCE = (2, 13)
+_POINTS = 64
+_FINER_POINTS = 12
+# A layout that wins less than this over the one in force is no reason to change anything.
+_NO_DIFFERENCE = 0.001
+# Nine of ten values of a normal distribution lie within so many standard deviations; its middle 80 % are 2.56 wide.
+_NINE_OF_TEN = 1.645
+_DEVIATIONS_P10_TO_P90 = 2.56
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one layout measured: the data that slowdowns are fitted to."""
+
+    layouts: list[Buckets]  # of each module
+    step_ns: float
+    communication_share: float | None = None  # of a traced step, waits for late ranks excluded
+    overlap_share: float | None = None
+
+
+def predict(profile: Profile) -> Prediction | None:
+    """Step time for every distinct layout of buckets; None where `unsayable` has something to say."""
+    if unsayable(profile):
+        return None
+    assert profile.link is not None
+    curve = LinkCurve.of(profile.link)
+    timeline = timeline_of(profile)
+    now = current_layouts(profile, timeline)
+    slowdown = fit_slowdown(timeline, curve, observations(profile, now))
+    forecast = _Forecast(profile, timeline, curve, slowdown)
+    current = forecast.point_of_current(now)
+    points = forecast.points(current, now)
+    best = min((one for one in points if one.first_bucket_mb is None or one is current), key=lambda one: one.step_ns)
+    if current.step_ns <= best.step_ns * (1 + _NO_DIFFERENCE):
+        best = current
+    reached_ns = floor_ns(
+        [size for module in timeline.modules for size in module.bytes],
+        [ready for module in timeline.modules for ready in module.ready_ns],
+        timeline.compute_end_ns,
+        curve,
+        slowdown,
+    )
+    return Prediction(
+        points=points,
+        best=best,
+        current_step_ns=current.step_ns,
+        floor_ns=math.floor(reached_ns + timeline.optimizer_ns),
+        current=current,
+        default=forecast.default_point(),
+        plan=forecast.plan(),
+        slowed_compute=round(slowdown.compute, 3),
+        slowed_communication=round(slowdown.communication, 3),
+        error=None if profile.step is None else current.step_ns / profile.step.median_ns - 1,
+        notes=_notes(profile, timeline, now),
+    )
+
+
+def unsayable(profile: Profile) -> list[str]:
+    """Why this profile allows no prediction, one line each; empty where it does."""
+    reasons = []
+    if profile.world_size == 1:
+        reasons.append("prediction: one rank sends no gradients")
+    if profile.link is None:
+        reasons.append("prediction: the link was not measured, so no bucket's transfer time is known")
+    if not any(gradient.ready_ns is not None for gradient in profile.gradients):
+        reasons.append("prediction: ready times were not measured, so when a bucket could start is not known")
+    if profile.forward_ns is None or profile.optimizer_ns is None:
+        reasons.append("prediction: no step was timed, so what surrounds the backward pass is not known")
+    return reasons
+
+
+# ---- what the profile says ------------------------------------------------------------------------------------
+
+
+def timeline_of(profile: Profile) -> Timeline:
+    """Pure compute of the slowest rank, from a profile that has ready times."""
+    assert profile.forward_ns is not None and profile.optimizer_ns is not None
+    late_ns = _late_ns(profile)
+    modules = [
+        _gradients_of(module, [one for one in profile.gradients if one.module == number], profile.forward_ns, late_ns)
+        for number, module in enumerate(profile.modules)
+    ]
+    last_ns = max((max(module.ready_ns) for module in modules if module.ready_ns), default=float(profile.forward_ns))
+    return Timeline(modules, last_ns, float(profile.optimizer_ns))
+
+
+def _gradients_of(module: Module, gradients: list[Gradient], forward_ns: int, late_ns: int) -> ModuleGradients:
+    # DDP counts a parameter that gets no gradient as ready when the backward pass starts.
+    ready_ns = {id(one): float(forward_ns if one.ready_ns is None else one.ready_ns) for one in gradients}
+    rebuilt = module.static_graph or not module.find_unused_parameters
+    if rebuilt:
+        ordered = sorted(gradients, key=lambda one: ready_ns[id(one)])
+    elif all(one.declared is not None for one in gradients):
+        ordered = sorted(gradients, key=lambda one: one.declared or 0)
+    else:  # the backward pass goes roughly from the last parameter to the first
+        ordered = sorted(gradients, key=lambda one: -ready_ns[id(one)])
+    return ModuleGradients(
+        bytes=[one.bytes for one in ordered],
+        ready_ns=[ready_ns[id(one)] + late_ns for one in ordered],
+        kinds=[one.dtype for one in ordered],
+        rebuilt=rebuilt,
+    )
+
+
+def _late_ns(profile: Profile) -> int:
+    """By how much the rank that is always latest comes later than rank 0, whose gradients were timed."""
+    ranks = profile.stragglers.by_rank if profile.stragglers else []
+    first = next((rank.lag_p10_ns for rank in ranks if rank.rank == 0), 0)
+    return max([0, *(rank.lag_p10_ns - first for rank in ranks)])
+
+
+def current_layouts(profile: Profile, timeline: Timeline) -> list[Buckets]:
+    """The buckets that DDP makes of the setting in force, by its rule."""
+    return [
+        gradients.buckets(caps_of(module)) for gradients, module in zip(timeline.modules, profile.modules, strict=True)
+    ]
+
+
+def observations(profile: Profile, now: list[Buckets]) -> list[Observation]:
+    """What the profile measured with the setting in force; empty where it timed no step."""
+    if profile.step is None:
+        return []
+    traced = profile.breakdown
+    if traced is None or traced.wall_ns == 0 or traced.communication_ns == 0:
+        return [Observation(now, profile.step.median_ns)]
+    ranks = profile.stragglers.by_rank if profile.stragglers else []
+    waited_ns = min(float(np.median([rank.wait_ns for rank in ranks] or [0])), float(traced.communication_ns))
+    travelling = (traced.communication_ns - waited_ns) / traced.communication_ns
+    return [
+        Observation(
+            now,
+            profile.step.median_ns,
+            travelling * traced.communication_ns / traced.wall_ns,
+            travelling * traced.overlap_ns / traced.wall_ns,
+        )
+    ]
+
+
+def _notes(profile: Profile, timeline: Timeline, now: list[Buckets]) -> list[str]:
+    notes = []
+    for number, module in enumerate(profile.modules):
+        expected = [sum(timeline.modules[number].bytes[one] for one in bucket) for bucket in now[number]]
+        if sorted(module.bucket_bytes) != sorted(expected):
+            notes.append(
+                f"DDP built {len(module.bucket_bytes)} buckets for {module.name}, its rule gives {len(expected)}: "
+                "the prediction is for those of the rule"
+            )
+        if module.communication_hook is not None:
+            notes.append(f"predicted for plain all-reduces, not for the script's hook {module.communication_hook}")
+    if len(profile.modules) > 1:
+        notes.append("predicted as if all modules shared one backward pass")
+    traced = profile.breakdown
+    if (
+        traced is not None
+        and profile.accumulation > 1
+        and traced.collectives >= profile.accumulation * len(profile.buckets)
+    ):
+        notes.append("only the last backward's all-reduces are predicted, and each backward of a step sends its own")
+    return notes
+
+
+# ---- how much compute and communication slow each other ---------------------------------------------------------
+
+
+def fit_slowdown(timeline: Timeline, curve: LinkCurve, observed: Sequence[Observation]) -> Slowdown:
+    """The two rates with which the replay comes nearest to what was measured.
+
+    Step times weigh most; shares of a traced step tell compute's part from communication's; the rest is held small.
+    One observed layout can only tell the two apart where it was traced; more layouts tell more.
+    """
+    if not observed:
+        return Slowdown()
+
+    def misfit(compute: float, communication: float) -> float:
+        slowdown = Slowdown(compute, communication)
+        total = 1e-4 * (compute**2 + communication**2)
+        for one in observed:
+            run = replay(timeline, one.layouts, curve, slowdown)
+            total += (run.step_ns / one.step_ns - 1) ** 2
+            if one.communication_share is not None:
+                total += 0.05 * (run.communication_ns / run.step_ns - one.communication_share) ** 2
+            if one.overlap_share is not None:
+                total += 0.05 * (run.overlap_ns / run.step_ns - one.overlap_share) ** 2
+        return total
+
+    best = min(product((0.0, 0.25, 0.6, 1.2, 2.4), repeat=2), key=lambda rates: misfit(*rates))
+    least, stride = misfit(*best), 0.3
+    while stride > 0.01:
+        around = [
+            (max(0.0, best[0] + stride * x), max(0.0, best[1] + stride * y))
+            for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1))
+        ]
+        near = min(around, key=lambda rates: misfit(*rates))
+        if misfit(*near) < least:
+            best, least = near, misfit(*near)
+        else:
+            stride /= 2
+    return Slowdown(*best)
+
+
+# ---- the curve ------------------------------------------------------------------------------------------------
+
+
+class _Forecast:
+    def __init__(self, profile: Profile, timeline: Timeline, curve: LinkCurve, slowdown: Slowdown) -> None:
+        self.profile, self.timeline, self.curve, self.slowdown = profile, timeline, curve, slowdown
+        self.lists = _release(profile) >= _LISTS_SINCE
+        self.spread = _spread_of_median(profile)
+        self.link_spread = _link_spread(profile)
+
+    def run(self, layouts: list[Buckets]) -> Replay:
+        return replay(self.timeline, layouts, self.curve, self.slowdown)
+
+    def layouts(self, caps_bytes: list[int]) -> list[Buckets]:
+        return [module.buckets(caps_bytes) for module in self.timeline.modules]
+
+    def point_of_current(self, now: list[Buckets]) -> PredictedPoint:
+        module = max(self.profile.modules, key=lambda one: one.parameters)
+        point = self._point(module.bucket_cap_mb, now)
+        point.bucket_cap_mb_list = module.bucket_cap_mb_list
+        if not module.bucket_cap_mb_list and module.first_bucket_mb != module.bucket_cap_mb:
+            point.first_bucket_mb = module.first_bucket_mb
+        return point
+
+    def default_point(self) -> PredictedPoint:
+        point = self._point(DEFAULT_CAP_BYTES / MIB, self.layouts([DEFAULT_FIRST_BYTES, DEFAULT_CAP_BYTES]))
+        point.first_bucket_mb = DEFAULT_FIRST_BYTES / MIB
+        return point
+
+    def points(self, current: PredictedPoint, now: list[Buckets]) -> list[PredictedPoint]:
+        """Distinct layouts over all capacities, and more of them around the best; the current one among them."""
+        totals = [sum(module.bytes) for module in self.timeline.modules]
+        smallest = min(size for module in self.timeline.modules for size in module.bytes if size > 0)
+        found = {_key(now): current}
+        default = self.default_point()
+        found.setdefault(_key(self.layouts([DEFAULT_FIRST_BYTES, DEFAULT_CAP_BYTES])), default)
+        self._add(found, np.geomspace(smallest / MIB, max(totals) / MIB, _POINTS).tolist(), 2)
+        ranked = sorted(found.values(), key=lambda one: one.bucket_cap_mb)
+        best = min(range(len(ranked)), key=lambda at: ranked[at].step_ns)
+        low, high = ranked[max(0, best - 1)].bucket_cap_mb, ranked[min(len(ranked) - 1, best + 1)].bucket_cap_mb
+        self._add(found, np.geomspace(low, high, _FINER_POINTS).tolist(), 3)
+        return sorted(found.values(), key=lambda one: (one.bucket_cap_mb, one.first_bucket_mb or one.bucket_cap_mb))
+
+    def _add(self, found: dict[tuple[int, ...], PredictedPoint], caps: list[float], digits: int) -> None:
+        for cap in sorted({_rounded_up(one, digits) for one in caps}, key=lambda one: (len(f"{one:g}"), one)):
+            first = cap if self.lists else min(cap, DEFAULT_FIRST_BYTES / MIB)
+            layouts = self.layouts([int(first * MIB), int(cap * MIB)])
+            key = _key(layouts)
+            if key not in found:
+                found[key] = self._point(cap, layouts)
+
+    def _point(self, cap_mb: float, layouts: list[Buckets]) -> PredictedPoint:
+        run = self.run(layouts)
+        low, high = self._band(layouts, run.step_ns)
+        return PredictedPoint(
+            bucket_cap_mb=cap_mb,
+            step_ns=round(run.step_ns),
+            low_ns=low,
+            high_ns=high,
+            buckets=len(run.bytes),
+            exposed_ns=round(run.communication_ns - run.overlap_ns),
+        )
+
+    def _band(self, layouts: list[Buckets], step_ns: float) -> tuple[int, int]:
+        """From a link that is as fast, and as slow, as its own measurement allows, and the spread of the steps."""
+        fast, slow = (
+            replay(self.timeline, layouts, _scaled(self.curve, factor), self.slowdown).step_ns
+            for factor in (1 / (1 + self.link_spread), 1 + self.link_spread)
+        )
+        own = self.spread * step_ns
+        return (
+            round(step_ns - math.hypot(step_ns - fast, own)),
+            round(step_ns + math.hypot(slow - step_ns, own)),
+        )
+
+    def plan(self) -> PlannedBuckets | None:
+        """The best consecutive buckets, where all gradients are of one module and dtype."""
+        if len(self.timeline.modules) != 1:
+            return None
+        module = self.timeline.modules[0]
+        if len(set(module.kinds)) != 1 or not module.rebuilt:
+            return None
+        curves = {1.0, 1 + self.slowdown.communication}
+        partitions = [best_partition(module.bytes, module.ready_ns, _scaled(self.curve, one)) for one in sorted(curves)]
+        runs = [self.run([as_buckets(one)]) for one in partitions]
+        best = min(range(len(runs)), key=lambda at: runs[at].step_ns)
+        merged = merged_as_mg_wfbp(module.bytes, module.ready_ns, self.curve)
+        return PlannedBuckets(
+            bucket_bytes=runs[best].bytes,
+            bucket_cap_mb_list=(caps_mb(module.bytes, partitions[best]) or []) if self.lists else [],
+            step_ns=round(runs[best].step_ns),
+            mg_wfbp_step_ns=round(self.run([as_buckets(merged)]).step_ns),
+        )
+
+
+def _key(layouts: list[Buckets]) -> tuple[int, ...]:
+    """Two layouts by one rule are the same if their buckets hold as many gradients, one after the other."""
+    return tuple(len(bucket) for buckets in layouts for bucket in [*buckets, []])
+
+
+def _rounded_up(value: float, digits: int) -> float:
+    scale = 10 ** (digits - 1 - math.floor(math.log10(value)))
+    return math.ceil(value * scale - 1e-9) / scale
+
+
+def _scaled(curve: LinkCurve, factor: float) -> LinkCurve:
+    return replace(
+        curve, ns=curve.ns * factor, slope_ns=curve.slope_ns * factor, latency_ns=round(curve.latency_ns * factor)
+    )
+
+
+def _release(profile: Profile) -> tuple[int, ...]:
+    parts = profile.versions.get("torch", "").split("+")[0].split(".")[:2]
+    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else _LISTS_SINCE
+
+
+def _spread_of_median(profile: Profile) -> float:
+    """Half the width of what nine of ten medians of as many steps would lie in, as a part of the step."""
+    step = profile.step
+    if step is None or not step.samples:
+        return 0.0
+    deviation = (step.p90_ns - step.p10_ns) / _DEVIATIONS_P10_TO_P90 / step.median_ns
+    # A median of normal values spreads by a quarter more than their mean; the measurement of it, as much again.
+    return _NINE_OF_TEN * 1.25 * math.sqrt(2) * deviation / math.sqrt(len(step.samples))
+
+
+def _link_spread(profile: Profile) -> float:
+    """How far the link's time of one size may lie from its curve, as a part: the points' own spread about it."""
+    assert profile.link is not None
+    alone = [point for point in profile.link.points if point.in_flight == 1]
+    if not alone:
+        return 0.0
+    curve = LinkCurve.fit(alone)
+    errors = curve.time_ns([point.bytes for point in alone]) / np.array([point.ns for point in alone]) - 1
+    deviations = [
+        (p.p90_ns - p.p10_ns) / _DEVIATIONS_P10_TO_P90 / p.ns / math.sqrt(max(1, p.repetitions)) for p in alone
+    ]
+    weights = np.array([point.bytes for point in alone], dtype=np.float64)
+    return float(_NINE_OF_TEN * np.sqrt(np.average(errors**2 + np.square(deviations), weights=weights)))
