@@ -19,8 +19,10 @@ import msgspec
 from bucketlab.analysis.overlap import analyze_trace
 from bucketlab.analysis.ranks import merge
 from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.report import units
 from bucketlab.schema.analysis import SCHEMA, Analysis, RankAnalysis
 from bucketlab.trace import classify
+from bucketlab.trace.intervals import LONGEST_AXIS_NS
 from bucketlab.trace.kineto import read_trace
 
 _SUMMARY_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(SCHEMA.encode()) + b'"')
@@ -55,7 +57,7 @@ def analyze_paths(
             ranks += outcome
         on_file(done, len(files))
     if not ranks:
-        others = f" (and {len(refused) - 1} files more)" if len(refused) > 1 else ""
+        others = f" (and {units.counted(len(refused) - 1, 'file')} more)" if len(refused) > 1 else ""
         raise BadInput(refused[0] + others)
     analysis = merge(ranks)
     return msgspec.structs.replace(analysis, warnings=refused + analysis.warnings)
@@ -134,6 +136,16 @@ def write_summaries(analysis: Analysis, folder: Path) -> list[Path]:
 def read_summary(file: Path) -> list[RankAnalysis]:
     """The ranks in an analysis document. Raises BadInput where it is none."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Analysis).ranks
+        ranks = msgspec.json.decode(file.read_bytes(), type=Analysis).ranks
     except (OSError, msgspec.MsgspecError) as error:
         raise BadInput(f"{file}: no summary of ranks: {error}") from None
+    times = (
+        time
+        for one in ranks
+        for step in one.steps
+        for event in step.events
+        for time in (step.start_ns, event.start_ns, event.end_ns)
+    )
+    if any(abs(time) >= LONGEST_AXIS_NS for time in times):
+        raise BadInput(f"{file}: no summary of ranks: its times cannot be real")
+    return ranks

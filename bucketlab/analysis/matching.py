@@ -63,7 +63,7 @@ class Matches:
     rows: Rows  # (n,), of dtype ROW
     ranks: list[int]
     step_names: list[str]
-    odd: list[tuple[str, int]]  # step, and rank whose collectives there are not those of most ranks
+    odd: list[tuple[str, int]]  # where, and which rank's collectives there are not those of most ranks
 
     def of_each(self, reduce: np.ufunc, values: Int64s) -> Int64s:
         """`reduce` (np.minimum, np.maximum) over the ranks of each collective, at each of its rows; shape (n,)."""
@@ -88,7 +88,8 @@ def match(analyses: Sequence[RankAnalysis]) -> Matches:
     collective = 0
     for series, by_rank in taken.items():
         alike = _alike(analyses, by_rank)
-        odd += [(str(series.step), ranks[rank]) for rank in by_rank.keys() - alike]
+        where = series.step or f"collective {series.sequence}"
+        odd += [(where, ranks[rank]) for rank in by_rank.keys() - alike]
         if len(alike) < 2:
             continue
         group = groups.setdefault(series.group, len(groups))

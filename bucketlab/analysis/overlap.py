@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bucketlab.errors import BadInput
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Totals
 from bucketlab.trace import classify
 from bucketlab.trace.collectives import NEVER, Collectives, kernel_collectives, worker_collectives
@@ -75,8 +76,15 @@ class _Measured:
 
 def analyze_trace(trace: Trace, rules: classify.Rules = classify.BUILT_IN) -> RankAnalysis:
     """Everything that one rank's trace tells by itself. Raises BadInput where its times cannot be real."""
+    try:
+        return _analysis(trace, rules)
+    except OverflowError as error:
+        raise BadInput(f"{trace.source}: {error}: its times cannot be real") from None
+
+
+def _analysis(trace: Trace, rules: classify.Rules) -> RankAnalysis:
     steps = find_steps(trace)
-    device_rows = np.flatnonzero(trace.events.category <= Category.MEMSET)
+    device_rows = np.flatnonzero(np.isin(trace.events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET)))
     found = _on_devices(trace, steps, device_rows, rules) if len(device_rows) else _on_cpu(trace, steps)
     return RankAnalysis(
         source=trace.source,

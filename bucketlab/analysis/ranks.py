@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import PurePath
 
 import msgspec
 import numpy as np
@@ -12,6 +15,8 @@ from bucketlab.analysis.matching import Matches, clock_offsets, match
 from bucketlab.analysis.stragglers import find_stragglers
 from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis
 from bucketlab.trace.columns import Int64s
+
+MOST_RUNS = 8  # of numbers in one line
 
 
 def merge(analyses: Iterable[RankAnalysis]) -> Analysis:
@@ -39,7 +44,8 @@ def merge(analyses: Iterable[RankAnalysis]) -> Analysis:
 
 
 def _numbered(analyses: list[RankAnalysis]) -> tuple[list[RankAnalysis], list[str]]:
-    """Ranks in order; one that does not know its number gets the lowest that is free."""
+    """Ranks in order; one that does not know its number gets that of its file's name, or the lowest that is free."""
+    analyses = [_numbered_by_name(one) for one in analyses]
     taken = {one.rank for one in analyses if one.rank is not None}
     free = (number for number in range(len(analyses)) if number not in taken)
     numbered, warnings = [], []
@@ -50,6 +56,11 @@ def _numbered(analyses: list[RankAnalysis]) -> tuple[list[RankAnalysis], list[st
                 warnings.append(f"{one.source} does not say which rank it is: taken for rank {one.rank}")
         numbered.append(one)
     return sorted(numbered, key=lambda one: one.rank or 0), warnings
+
+
+def _numbered_by_name(one: RankAnalysis) -> RankAnalysis:
+    named = re.search(r"rank[-_]?(\d{1,6})(?!\d)", PurePath(one.source).name)
+    return one if one.rank is not None or named is None else msgspec.structs.replace(one, rank=int(named[1]))
 
 
 def _with_waits(ranks: list[RankAnalysis], matches: Matches, transfer: Int64s) -> list[RankAnalysis]:
@@ -90,10 +101,12 @@ def _missing_ranks(ranks: Sequence[RankAnalysis]) -> list[str]:
         sizes = ", ".join(str(size) for size in sorted(worlds))
         return [f"the traces are of jobs of different sizes ({sizes} ranks): they should not be compared"]
     world = next(iter(worlds))
-    missing = [rank for rank in range(world) if rank not in given]
-    if not missing:
+    edges = [-1, *sorted(rank for rank in given if rank is not None and rank < world), world]
+    gaps = [(before + 1, after - 1) for before, after in pairwise(edges) if after - before > 1]
+    if not gaps:
         return []
-    return [f"{len(missing)} of {world} ranks are missing ({_ranges(missing)}): waits end with the last of those given"]
+    count = sum(last - first + 1 for first, last in gaps)
+    return [f"{count:,} of {world:,} ranks are missing ({_runs(gaps)}): waits end with the last of those given"]
 
 
 def _different_steps(ranks: Sequence[RankAnalysis]) -> list[str]:
@@ -105,14 +118,14 @@ def _different_steps(ranks: Sequence[RankAnalysis]) -> list[str]:
         f"rank {rank} has a step more than once: only its first is compared with other ranks" for rank in repeated
     ]
     ranges = Counter(tuple(dict.fromkeys(names)) for names in steps.values())
-    if len(ranges) == 1:
+    if len(ranges) < 2:
         return warnings
     common = set.intersection(*(set(names) for names in ranges))
     usual, _ = ranges.most_common(1)[0]
     odd = [rank for rank, names in steps.items() if tuple(dict.fromkeys(names)) != usual and rank is not None]
     return [
         *warnings,
-        f"ranks have different steps: {_ranges(odd)} not those of most; {len(common)} steps are common to all",
+        f"not all ranks have the same steps (rank {_ranges(odd)} other than most): {len(common)} are common to all",
     ]
 
 
@@ -128,11 +141,15 @@ def _odd_ranks(matches: Matches) -> list[str]:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Sorted numbers in short: "0, 3-5, 9"."""
-    runs: list[list[int]] = []
+    runs: list[tuple[int, int]] = []
     for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
         else:
-            runs.append([number])
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
+            runs.append((number, number))
+    return _runs(runs)
+
+
+def _runs(runs: Sequence[tuple[int, int]]) -> str:
+    shown = [f"{first}-{last}" if last > first else f"{first}" for first, last in runs[:MOST_RUNS]]
+    return ", ".join(shown) + (", ..." if len(runs) > MOST_RUNS else "")

@@ -17,6 +17,7 @@ from bucketlab.trace.columns import Category, CollectiveArgs, Int64s, Trace
 from bucketlab.trace.intervals import Lanes
 from bucketlab.trace.steps import NO_STEP, Steps
 
+LARGEST_COUNT = 2**48  # elements, ranks or collectives
 NEVER = int(np.iinfo(np.int64).min)  # stands for a time that the trace does not tell
 
 
@@ -272,7 +273,8 @@ def _described(op: str, said: Iterable[CollectiveArgs | None], world_size: int |
     sources = [args for args in said if args is not None]
 
     def first(field: str) -> object:
-        return next((value for args in sources if (value := getattr(args, field)) is not None), None)
+        values = (getattr(args, field) for args in sources)
+        return next((value for value in values if value is not None and _is_plausible(value)), None)
 
     merged = CollectiveArgs(**{field: first(field) for field in CollectiveArgs.__slots__})  # type: ignore[arg-type]
     group_size = merged.group_size or (world_size if merged.group is None else None)
@@ -287,6 +289,11 @@ def _described(op: str, said: Iterable[CollectiveArgs | None], world_size: int |
         group_size=group_size,
         sequence=merged.sequence,
     )
+
+
+def _is_plausible(value: object) -> bool:
+    """A damaged trace may hold any number; those that no computer has are as good as not told."""
+    return not isinstance(value, int) or 0 <= value < LARGEST_COUNT
 
 
 def _elements(op: str, given: int | None, returned: int | None, ranks: int | None) -> int | None:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bucketlab.errors import BadInput
 from bucketlab.trace.columns import Int64s
 
 LONGEST_AXIS_NS = 2**62  # half of what int64 holds: sums of two such times do not overflow
@@ -83,7 +82,7 @@ class Lanes:
     """Groups of intervals laid one after another on a common axis, a gap of 1 ns between neighbours.
 
     `lane` says for each of the n intervals which of `count` lanes it lies in. Times handed in later must lie within
-    the extent that their lane had here. Raises BadInput where all lanes together are longer than 146 years.
+    the extent that their lane had here. Raises OverflowError where all lanes together are longer than 146 years.
     """
 
     def __init__(self, start: Int64s, end: Int64s, lane: Int64s, count: int) -> None:
@@ -94,7 +93,7 @@ class Lanes:
         empty = low > high
         low[empty] = high[empty] = 0
         if (high.astype(float) - low).sum() + count >= LONGEST_AXIS_NS:
-            raise BadInput("the events' times span more than 146 years: the trace is damaged")
+            raise OverflowError("events span more than 146 years")
         self._begins: Int64s = np.concatenate(([0], np.cumsum(high - low + 1)))
         self._shift: Int64s = self._begins[:-1] - low
         self._count = count

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bucketlab.analysis import analyze_trace
+from bucketlab.errors import BadInput
 from bucketlab.trace.classify import Rules
 from bucketlab.trace.columns import Category
-from tests.analysis.building import ACCUMULATE, NCCL_ALL_REDUCE, TraceBuilder
+from tests.analysis.building import ACCUMULATE, NCCL_ALL_REDUCE, TraceBuilder, all_reduce_args
 
 # ---- against a reference --------------------------------------------------------------------------------------
 
@@ -267,6 +268,23 @@ def test_gloo_beside_a_gpus_kernels_is_communication():
     trace.kernel("gemm", 50, 80, at=15)
     (step,) = analyze_trace(trace.build()).steps
     assert (step.communication_ns, step.overlap_ns, step.kernels, step.collectives) == (40, 10, 1, 1)
+
+
+def test_times_that_span_centuries_are_refused_with_the_files_name():
+    trace = TraceBuilder()
+    trace.step(1, 0, 100)
+    for device in range(2):
+        trace.kernel("gemm", -(2**61), 2**61, at=5, device=device)
+    with pytest.raises(BadInput, match=r"made\.json: .* cannot be real"):
+        analyze_trace(trace.build())
+
+
+def test_sizes_that_no_computer_has_are_unknown():
+    trace = TraceBuilder()
+    trace.step(1, 0, 100)
+    trace.kernel(NCCL_ALL_REDUCE, 10, 20, at=5, stream=20, args=all_reduce_args(10**30, sequence=-5))
+    (event,) = analyze_trace(trace.build()).steps[0].events
+    assert (event.elements, event.bytes, event.sequence) == (None, None, None)
 
 
 @pytest.mark.parametrize("ns", [0, 1])

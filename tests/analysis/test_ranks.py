@@ -206,11 +206,17 @@ def test_missing_ranks_are_warned_of():
     assert warning.startswith("5 of 8 ranks are missing (2-4, 6-7)")
 
 
+def test_a_world_size_that_cannot_be_true_costs_nothing():
+    ranks = [msgspec.structs.replace(one, world_size=10**15) for one in job([[0], [0]])]
+    (warning,) = merge(ranks).warnings
+    assert "(2-999999999999999)" in warning
+
+
 def test_steps_that_not_all_have_are_warned_of_and_the_others_compared():
     first, second = job([[0] * 4, [2 * MS] * 4])
     second = msgspec.structs.replace(second, steps=second.steps[1:])
     analysis = merge([first, second])
-    assert any("3 steps are common to all" in warning for warning in analysis.warnings)
+    assert any("3 are common to all" in warning for warning in analysis.warnings)
     assert waits(analysis) == {0: [[None] * 3] + [[2 * MS] * 3] * 3, 1: [[0] * 3] * 3}
 
 
@@ -236,10 +242,20 @@ def test_warnings_of_ranks_are_repeated_for_the_whole():
 
 def test_a_trace_that_does_not_know_its_rank_gets_a_free_number():
     ranks = job([[0], [0]])
-    ranks[0] = msgspec.structs.replace(ranks[0], rank=None)
+    ranks[0] = msgspec.structs.replace(ranks[0], rank=None, source="host.json")
     analysis = merge(ranks)
     assert [one.rank for one in analysis.ranks] == [0, 1]
     assert any("does not say which rank it is" in warning for warning in analysis.warnings)
+
+
+def test_a_trace_that_does_not_know_its_rank_gets_the_number_in_its_files_name():
+    ranks = [
+        msgspec.structs.replace(one, rank=None, source=f"/runs/rank_{3 - r}.json")
+        for r, one in enumerate(job([[0]] * 4))
+    ]
+    analysis = merge(ranks)
+    assert [(one.rank, one.source) for one in analysis.ranks] == [(r, f"/runs/rank_{r}.json") for r in range(4)]
+    assert analysis.warnings == []
 
 
 def test_several_traces_of_one_rank_are_taken_together():
