@@ -98,7 +98,7 @@ def examine(traces: Path = Path("traces"), environment: Mapping[str, str] = os.e
         *_versions(torch, problem),
         *_devices(torch),
         *_backends(torch),
-        *_launching(environment),
+        *_launching(torch, environment),
         *_limits(traces),
         *_links(),
         *_variables(environment),
@@ -132,8 +132,7 @@ def _versions(torch: ModuleType | None, problem: str) -> Iterator[Check]:
     for name, least in NEEDED.items():
         yield _package(name, least)
     if torch is None:
-        if importlib.util.find_spec("torch") is not None:
-            yield Check(topic=topic, what="import torch", found="fails", status="fail", why=problem)
+        yield Check(topic=topic, what="import torch", found="fails", status="fail", why=problem)
         return
     yield Check(topic=topic, what="torch built for", found=_built_for(torch), status="ok")
     if _has_nccl(torch):
@@ -374,9 +373,9 @@ def _backends(torch: ModuleType | None) -> Iterator[Check]:
 # ---- launching ------------------------------------------------------------------------------------------------
 
 
-def _launching(environment: Mapping[str, str]) -> Iterator[Check]:
+def _launching(torch: ModuleType | None, environment: Mapping[str, str]) -> Iterator[Check]:
     topic = "launching"
-    yield _torchrun()
+    yield _torchrun(torch)
     if sys.flags.isolated or sys.flags.ignore_environment or sys.flags.no_site:
         why = "a Python started with -I, -E or -S reads no PYTHONPATH: bucketlab does not get into it"
         yield Check(topic=topic, what="Python's flags", found="-I, -E or -S", status="warn", why=why)
@@ -399,9 +398,9 @@ def _launching(environment: Mapping[str, str]) -> Iterator[Check]:
         yield Check(topic=topic, what="OMP_NUM_THREADS", found=threads, status="ok")
 
 
-def _torchrun() -> Check:
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("torch.distributed.run") is None:
-        why = "name another launcher after two dashes: bucketlab profile -- srun python train.py"
+def _torchrun(torch: ModuleType | None) -> Check:
+    if torch is None or importlib.util.find_spec("torch.distributed.run") is None:
+        why = "it comes with torch; another launcher can be named: bucketlab profile -- srun python train.py"
         return Check(topic="launching", what="torchrun", found="missing", status="fail", why=why)
     command = shutil.which("torchrun")
     return Check(

@@ -6,7 +6,6 @@ All of it is ASCII (microseconds are "us", as nccl-tests writes them), so that i
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 
 NOTHING = "-"  # what a table shows for a figure that is not there
@@ -108,16 +107,12 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 def shown(name: str, encoding: str = "utf-8") -> str:
     """A name that comes from data, with all that a terminal would obey instead of print written as escapes.
 
-    Control characters, line breaks, surrogates and marks that turn the writing direction are replaced, and so
-    is what `encoding`, the console's, cannot write. Pass the result to rich inside a `Text`, or with
+    Control characters, line breaks, surrogates and marks that turn the writing direction are replaced, and so is
+    what `encoding`, the console's, cannot write. Pass the result to rich inside a `Text`, or with
     `markup=False`: brackets are left as they are.
     """
-    harmless = "".join(c if _prints(c) else c.encode("unicode_escape").decode("ascii") for c in name)
+    harmless = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in name)
     return harmless.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _prints(character: str) -> bool:
-    return not unicodedata.category(character).startswith("C") and character not in "\u2028\u2029"
 
 
 def _scaled(value: int | float, units: tuple[tuple[str, int], ...], space: str = " ") -> str:
