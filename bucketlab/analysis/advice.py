@@ -25,6 +25,8 @@ ALWAYS_LATE_SHARE = 0.5
 SPARE_COLLECTIVES = 4
 # In training, buckets that travel at less than half of what the link does alone are slowed by something.
 SLOWED_SHARE = 0.5
+# Predictions were within 4 % of measured steps where they worked; one this far off is no ground to stop looking.
+UNTRUSTED_SHARE = 0.10
 # Steps whose middle 80 % spread over more than this bury any effect of a few per cent.
 UNEVEN_SHARE = 0.25
 # A view saves a copy of the gradients; below this nobody runs out of memory for it.
@@ -88,11 +90,19 @@ def is_always_late(late: RankStragglers) -> bool:
 
 
 def buckets_matter(profile: Profile) -> bool:
-    """There is exposed communication that is no wait for a rank, and input is not what bounds the step."""
+    """Nothing speaks against a gain from other buckets: one rank, input, a late rank, or nothing exposed would.
+
+    Without a trace nothing is known of what is exposed, and a prediction may stand for it.
+    """
     breakdown = profile.breakdown
-    if breakdown is None or breakdown.communication_ns == 0 or profile.world_size == 1:
-        return False
-    return not is_input_bound(profile) and not is_hidden(profile) and late_rank(profile) is None
+    if profile.world_size == 1 or breakdown is None:
+        return profile.world_size > 1
+    return (
+        breakdown.communication_ns > 0
+        and not is_input_bound(profile)
+        and not is_hidden(profile)
+        and late_rank(profile) is None
+    )
 
 
 def wait_for(late: RankStragglers, profile: Profile) -> float:
@@ -127,7 +137,7 @@ def _on_what_bounds_the_step(profile: Profile) -> list[str]:
         return ["One rank exchanges gradients with nobody, so there is nothing to overlap: profile two or more."]
     breakdown = profile.breakdown
     if breakdown is None:
-        return []
+        return [_on_bucket_size(profile, "How much communication is exposed was not measured")]
     if is_input_bound(profile):
         return [_load_faster(profile, breakdown)]
     if breakdown.communication_ns == 0:
@@ -137,10 +147,11 @@ def _on_what_bounds_the_step(profile: Profile) -> list[str]:
     late = late_rank(profile)
     if late is not None:
         return [_look_at(profile, late)]
+    exposed = share(breakdown.exposed_ns, breakdown.wall_ns)
     return [
         *_on_sending_twice(profile, breakdown),
         *_on_gloo_between_gpus(profile),
-        _on_bucket_size(profile, breakdown),
+        _on_bucket_size(profile, f"{exposed} of the step is exposed communication"),
         *_on_what_cannot_hide(profile),
         *_on_slowed_buckets(profile),
         *_on_uneven_steps(profile),
@@ -198,8 +209,8 @@ def _on_gloo_between_gpus(profile: Profile) -> list[str]:
     return ["Gradients leave the GPUs for gloo, through the host's memory: use nccl in init_process_group."]
 
 
-def _on_bucket_size(profile: Profile, breakdown: Breakdown) -> str:
-    exposed = f"{share(breakdown.exposed_ns, breakdown.wall_ns)} of the step is exposed communication"
+def _on_bucket_size(profile: Profile, exposed: str) -> str:
+    """Try, measure or leave; `exposed` says what is known of exposed communication."""
     hook = next((module.communication_hook for module in profile.modules if module.communication_hook), None)
     if hook is not None:
         return (
@@ -211,13 +222,18 @@ def _on_bucket_size(profile: Profile, breakdown: Breakdown) -> str:
     if prediction is None:
         return f"{exposed}: measure what other bucket sizes make of it with `bucketlab tune`."
     gain, noise_share = predicted_gain(prediction), noise(profile)
+    error = abs(prediction_error(profile) or 0)
+    if gain <= noise_share and error > UNTRUSTED_SHARE:
+        return (
+            f"{exposed}. No size is predicted to win more than noise, but the prediction misses the step in force by "
+            f"{share(error, 1)}: `bucketlab tune` can tell."
+        )
     if gain <= noise_share:
         return (
-            f"Leave the buckets as they are: {exposed}, but no size is predicted to win more than the noise "
-            f"of {share(noise_share, 1)}."
+            "Leave the buckets as they are: no size is predicted to win more than the noise of "
+            f"{share(noise_share, 1)}. {exposed}."
         )
     size_mb = f"bucket_cap_mb={prediction.best.bucket_cap_mb:g}"
-    error = abs(prediction_error(profile) or 0)
     if gain <= error:
         return (
             f"{size_mb} is predicted to be {share(gain, 1)} faster, but the prediction misses the step in "

@@ -22,6 +22,7 @@ from rich.text import Text
 from bucketlab.analysis import advice
 from bucketlab.report import timeline, units
 from bucketlab.schema.profile import (
+    Bucket,
     Link,
     LinkPoint,
     Memory,
@@ -43,6 +44,8 @@ MOST_RANK_ROWS = 8
 WORST_RANK_ROWS = 4
 MOST_MODULES = 6
 MOST_POINTS = 7
+# Smaller buckets than these hold a bias each; nobody would choose them.
+LEAST_SHOWN_MB = 0.01
 # The profiler always slows a step a little; from here on a reader who compares the figures would wonder.
 SLOWED_BY_PROFILER_SHARE = 0.10
 # In less than this, two names lose the layer they belong to; one name in all the room keeps it.
@@ -185,8 +188,8 @@ def _job(profile: Profile) -> str:
         profile.backend,
         profile.device,
         f"torch {torch}" if torch else "",
-        f"accumulates {profile.accumulation} backwards a step" if profile.accumulation > 1 else "",
-        "/".join(profile.optimizers),
+        f"{profile.accumulation} backwards a step" if profile.accumulation > 1 else "",
+        ", ".join(profile.optimizers),
     ]
     return ", ".join(part for part in parts if part)
 
@@ -267,7 +270,8 @@ def _buckets(profile: Profile, page: _Page) -> _Section | None:
         body.append(Text(f"and {len(profile.modules) - MOST_MODULES} more DDP modules", "dim"))
     remark = "the setting in force"
     if profile.buckets:
-        remark = "measured, rank 0, medians; times from the step's start"
+        if any(bucket.end_ns is not None for bucket in profile.buckets):
+            remark = "measured, rank 0, medians; times from the step's start"
         body.append(_bucket_table(profile, page))
     return _Section("Buckets", remark, body)
 
@@ -316,10 +320,9 @@ def _range_of(sizes: Sequence[int]) -> str:
 def _bucket_table(profile: Profile, page: _Page) -> Table:
     head, folded, tail = _fold(profile.buckets, MOST_BUCKET_ROWS)
     buckets = [*head, *tail]
-    fold_ns = sum(bucket.exposed_ns or 0 for bucket in folded)
-    times = units.milliseconds_alike([ns for b in buckets for ns in (b.ready_ns, b.start_ns, b.end_ns)])
-    exposed = units.milliseconds_alike([*(b.exposed_ns for b in buckets), fold_ns])
     several = len(profile.modules) > 1
+    times = units.milliseconds_alike([ns for b in buckets for ns in (b.ready_ns, b.start_ns, b.end_ns)])
+    *exposed, exposed_in_fold = units.milliseconds_alike([*(b.exposed_ns for b in buckets), _sum_exposed(folded)])
     columns = {
         "\n#": [f"{b.module}:{b.index}" if several else str(b.index) for b in buckets],
         "ten-\nsors": [f"{len(b.parameters):,}" for b in buckets],
@@ -328,21 +331,38 @@ def _bucket_table(profile: Profile, page: _Page) -> Table:
         "start\nms": times[1::3],
         "end\nms": times[2::3],
         "bus\nGB/s": [units.rate_number(b.bus_gb_s) for b in buckets],
-        "exposed\nms": exposed[:-1],
+        "exposed\nms": exposed,
     }
-    in_fold = ["...", f"{sum(len(b.parameters) for b in folded):,}", units.mebibytes(sum(b.bytes for b in folded))]
+    columns = _known(columns)
+    in_fold = {
+        "\n#": "...",
+        "ten-\nsors": f"{sum(len(b.parameters) for b in folded):,}",
+        "\nMiB": units.mebibytes(sum(b.bytes for b in folded)),
+        "exposed\nms": exposed_in_fold,
+    }
+    cells = [[*heading.split("\n"), *values, in_fold.get(heading, "")] for heading, values in columns.items()]
+    room = page.width - sum(max(map(cell_len, column)) + page.gap for column in cells) - page.gap
     table = page.table(*columns)
-    cells = [heading.split("\n") + values for heading, values in columns.items()]
-    taken = sum(max(map(cell_len, column)) + page.gap for column in cells)
-    names = [_names(bucket.parameters, page.width - taken - page.gap, page) for bucket in buckets]
-    table.add_column(
-        "\nparameters (first to last)" if page.width >= WIDE_COLUMNS else "\nfirst parameter", no_wrap=True
-    )
-    for at, row in enumerate(zip(*columns.values(), strict=True)):
+    both = "\nparameters (first to last)" if page.width >= WIDE_COLUMNS else "\nfirst parameter"
+    table.add_column(both, no_wrap=True)
+    for at, (bucket, row) in enumerate(zip(buckets, zip(*columns.values(), strict=True), strict=True)):
         if folded and at == len(head):
-            table.add_row(*in_fold, "", "", "", "", exposed[-1], f"{len(folded):,} more buckets, sums", style="dim")
-        table.add_row(*row[:-1], Text(row[-1], "red" if buckets[at].exposed_ns else ""), names[at])
+            sums = [in_fold.get(heading, "") for heading in columns]
+            table.add_row(*sums, f"{len(folded):,} more buckets, sums", style="dim")
+        table.add_row(
+            *row[:-1], Text(row[-1], "red" if bucket.exposed_ns else ""), _names(bucket.parameters, room, page)
+        )
     return table
+
+
+def _sum_exposed(buckets: Sequence[Bucket]) -> int | None:
+    known = [bucket.exposed_ns for bucket in buckets if bucket.exposed_ns is not None]
+    return sum(known) if known else None
+
+
+def _known(columns: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The columns in which at least one figure is there."""
+    return {heading: values for heading, values in columns.items() if set(values) != {units.NOTHING}}
 
 
 def _fold(items: Sequence[T], most: int) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
@@ -403,33 +423,36 @@ def _ranks(profile: Profile, page: _Page) -> _Section | None:
         lags = {rank: one.arrival_lag_ns for rank, one in by_rank.items()}
         order = sorted(everyone, key=lambda one: (-lags.get(one.rank, 0), -(one.step_median_ns or 0), one.rank))
         worst, others = order[:WORST_RANK_ROWS], order[WORST_RANK_ROWS:]
-    table = page.table("\nrank", "step\nms", "exposed\nms", "comes late\nms", "waits\nms", "peak\nmemory")
-    table.add_column("\nwhere", overflow="fold")
-    latest = max(by_rank.values(), key=lambda one: one.arrival_lag_ns).rank if by_rank else None
-    columns = [
-        [one.step_median_ns for one in worst],
-        [one.breakdown.exposed_ns if one.breakdown else None for one in worst],
-        [by_rank[one.rank].arrival_lag_ns if one.rank in by_rank else None for one in worst],
-        [by_rank[one.rank].wait_ns if one.rank in by_rank else None for one in worst],
-    ]
+    lag = [by_rank[one.rank].arrival_lag_ns if one.rank in by_rank else None for one in worst]
+    wait = [by_rank[one.rank].wait_ns if one.rank in by_rank else None for one in worst]
+    times: dict[str, list[int | None]] = {
+        "step\nms": [one.step_median_ns for one in worst],
+        "exposed\nms": [one.breakdown.exposed_ns if one.breakdown else None for one in worst],
+        "comes late\nms": lag,
+        "waits\nms": wait,
+    }
+    ranks, peaks = [str(one.rank) for one in worst], [units.size(one.peak_bytes) for one in worst]
+    where = [f"{one.host} {one.device}" for one in worst]
     if others:
         known = [by_rank[one.rank] for one in others if one.rank in by_rank]
-        columns[0].append(_median(one.step_median_ns for one in others))
-        columns[1].append(_median(one.breakdown.exposed_ns if one.breakdown else None for one in others))
-        columns[2].append(_median(late.arrival_lag_ns for late in known))
-        columns[3].append(_median(late.wait_ns for late in known))
-    times = list(zip(*map(units.milliseconds_alike, columns), strict=True))
-    for one, row in zip(worst, times, strict=False):
-        late = Text(row[2], "bold" if one.rank == latest else "")
-        where = page.data(f"{one.host} {one.device}")
-        table.add_row(str(one.rank), *row[:2], late, row[3], units.size(one.peak_bytes), where)
-    if others:
-        peak = units.size(median(one.peak_bytes for one in others))
-        table.add_row("...", *times[-1], peak, f"{len(others):,} others, medians", style="dim")
+        times["step\nms"].append(_median(one.step_median_ns for one in others))
+        times["exposed\nms"].append(_median(one.breakdown.exposed_ns if one.breakdown else None for one in others))
+        lag.append(_median(late.arrival_lag_ns for late in known))
+        wait.append(_median(late.wait_ns for late in known))
+        ranks.append("...")
+        peaks.append(units.size(median(one.peak_bytes for one in others)))
+        where.append(f"{len(others):,} others, medians")
+    written = _known({heading: units.milliseconds_alike(values) for heading, values in times.items()})
+    columns = {"\nrank": ranks, **written, "peak\nmemory": peaks}
+    table = page.table(*columns)
+    table.add_column("\nwhere", overflow="fold")
+    for at, row in enumerate(zip(*columns.values(), strict=True)):
+        table.add_row(*row, page.data(where[at]), style="dim" if at == len(worst) else "")
     body: list[RenderableType] = [table]
     if profile.stragglers and profile.stragglers.verdict:
         body.insert(0, page.data(profile.stragglers.verdict))
-    return _Section("Ranks", "measured; how late each comes to all-reduces, and waits there for others", body)
+    remark = "measured; how late each comes to all-reduces, and waits there for others" if by_rank else "measured"
+    return _Section("Ranks", remark, body)
 
 
 def _median(values: Iterable[int | None]) -> int | None:
@@ -442,12 +465,14 @@ def _link(profile: Profile, page: _Page) -> _Section | None:
     if link is None:
         return None
     at_a_time = "one all-reduce" if link.concurrency == 1 else f"{link.concurrency} all-reduces"
-    fit = Text.assemble(
-        page.data(f"{link.what}, {link.dtype}: "),
-        (f"{units.duration(link.latency_ns)} + bytes / {units.rate(link.bandwidth_gb_s)}", "bold"),
-        f" (fit, rms error {units.share(link.residual, 1)}); {at_a_time} at a time",
-    )
-    body: list[RenderableType] = [fit]
+    fit = f"{units.duration(link.latency_ns)} + bytes / {units.rate(link.bandwidth_gb_s)}"
+    body: list[RenderableType] = [
+        Text.assemble(
+            page.data(f"{link.what}, {link.dtype}: "),
+            (fit, "bold"),
+            f" (fit, rms error {units.share(link.residual, 1)}); {at_a_time} at a time",
+        )
+    ]
     points = _spread([point for point in link.points if point.in_flight == 1], MOST_POINTS)
     if points:
         body.append(_link_table(link, points, page))
@@ -469,7 +494,7 @@ def _prediction(profile: Profile, page: _Page) -> _Section | None:
     body: list[RenderableType] = [_prediction_sentence(profile, prediction)]
     points = _around(prediction)
     if points:
-        table = _lying_table(page, "bucket_cap_mb", ["in force", *(f"{point.bucket_cap_mb:g}" for point in points)])
+        table = _lying_table(page, "bucket_cap_mb", ["in force", *(f"{point.bucket_cap_mb:.3g}" for point in points)])
         best = prediction.best.bucket_cap_mb
         styles = ["", *("bold" if point.bucket_cap_mb == best else "" for point in points)]
         times = units.milliseconds_alike([prediction.current_step_ns, *(point.step_ns for point in points)])
@@ -546,6 +571,7 @@ def _spread(items: Sequence[T], most: int) -> list[T]:
 def _around(prediction: Prediction) -> list[PredictedPoint]:
     """A few points over the whole range, the best among them."""
     ordered = sorted(prediction.points, key=lambda point: point.bucket_cap_mb)
+    ordered = [point for point in ordered if point.bucket_cap_mb >= LEAST_SHOWN_MB] or ordered
     chosen = {point.bucket_cap_mb: point for point in [*_spread(ordered, MOST_POINTS - 1), prediction.best]}
     return [chosen[cap] for cap in sorted(chosen)]
 

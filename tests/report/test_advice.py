@@ -64,6 +64,19 @@ def test_a_prediction_that_misses_the_measured_step_by_more_than_it_promises_is_
     assert "`bucketlab tune`" in first
 
 
+def test_a_prediction_far_off_is_no_ground_to_leave_the_buckets():
+    first = advise(_predicting(profiles.exposed(), 25, 0.0, error=0.5))[0]
+    assert "misses the step in force by 50 %" in first
+    assert "`bucketlab tune`" in first
+    assert "Leave" not in first
+
+
+def test_without_a_trace_the_prediction_still_tells_what_to_try():
+    profile = _predicting(profiles.exposed(breakdown=None), 48, 0.2)
+    assert _recommends_a_size(advise(profile))
+    assert "was not measured" in advise(profiles.exposed(breakdown=None, prediction=None))[0]
+
+
 def test_exposed_communication_without_a_prediction_is_sent_to_tune():
     lines = advise(profiles.exposed(prediction=None))
     assert "23 % of the step is exposed communication" in lines[0]

@@ -197,6 +197,20 @@ def test_a_bucket_has_its_times_its_bandwidth_and_its_names():
     assert row.split() == [*figures, "transformer.h.0.ln_1.weight", "to", "transformer.wte.weight"]
 
 
+def test_columns_without_a_single_figure_are_left_out():
+    profile = profiles.exposed(breakdown=None, stragglers=None)
+    profile.buckets = [
+        replace(b, ready_ns=None, start_ns=None, end_ns=None, overlap_ns=None, exposed_ns=None, bus_gb_s=None)
+        for b in profile.buckets
+    ]
+    profile.ranks = [replace(one, breakdown=None) for one in profile.ranks]
+    report = _report(profile)
+    buckets, ranks = _section(report, "Buckets"), _section(report, "Ranks")
+    assert not any(" - " in line for line in [*buckets, *ranks])
+    assert "exposed" not in "\n".join([*buckets, *ranks])
+    assert any("lm_head.weight" in line for line in buckets)
+
+
 def test_a_thousand_buckets_are_folded_in_the_middle_and_none_is_lost():
     profile = profiles.thousand_buckets()
     lines = _section(_report(profile), "Buckets")
