@@ -41,7 +41,7 @@ class LinkCurve:
     """Time of one all-reduce against its size.
 
     Between points time is interpolated linearly; below the smallest it stays what it is there; beyond the largest
-    it goes on with the slope of the last octave.
+    it goes on with the slope of the last three octaves.
     """
 
     bytes: Float64s  # (k,), strictly rising
@@ -159,11 +159,11 @@ def _monotone(times: Float64s) -> Float64s:
 
 
 def _last_slope(sizes: Float64s, times: Float64s) -> float:
-    """ns per byte over the last octave; the last two points alone may lie close together, and noise between them."""
-    below = int(np.searchsorted(sizes, sizes[-1] / 2, side="right")) - 1
-    if below < 0:
+    """ns per byte of the last three octaves; two points alone may lie close together, and noise between them."""
+    last = sizes >= sizes[-1] / 8
+    if last.sum() < 2:
         return 0.0
-    return float((times[-1] - times[below]) / (sizes[-1] - sizes[below]))
+    return max(0.0, float(np.polyfit(sizes[last], times[last], 1, w=1 / times[last])[0]))
 
 
 def _pairs(points: Sequence[LinkPoint]) -> list[tuple[LinkPoint, LinkPoint]]:

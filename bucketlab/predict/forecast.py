@@ -45,7 +45,7 @@ def predict(profile: Profile) -> Prediction | None:
     timeline = timeline_of(profile)
     now = current_layouts(profile, timeline)
     slowdown = fit_slowdown(timeline, curve, observations(profile, now))
-    forecast = _Forecast(profile, timeline, curve, slowdown)
+    forecast = _Forecast(profile, timeline, curve, slowdown, now)
     current = forecast.point_of_current(now)
     points = forecast.points(current, now)
     best = min((one for one in points if one.first_bucket_mb is None or one is current), key=lambda one: one.step_ns)
@@ -68,7 +68,7 @@ def predict(profile: Profile) -> Prediction | None:
         plan=forecast.plan(),
         slowed_compute=round(slowdown.compute, 3),
         slowed_communication=round(slowdown.communication, 3),
-        error=None if profile.step is None else current.step_ns / profile.step.median_ns - 1,
+        error=None if profile.step is None else round(forecast.error, 4),
         notes=_notes(profile, timeline, now),
     )
 
@@ -220,11 +220,15 @@ def fit_slowdown(timeline: Timeline, curve: LinkCurve, observed: Sequence[Observ
 
 
 class _Forecast:
-    def __init__(self, profile: Profile, timeline: Timeline, curve: LinkCurve, slowdown: Slowdown) -> None:
+    def __init__(
+        self, profile: Profile, timeline: Timeline, curve: LinkCurve, slowdown: Slowdown, now: list[Buckets]
+    ) -> None:
         self.profile, self.timeline, self.curve, self.slowdown = profile, timeline, curve, slowdown
         self.lists = _release(profile) >= _LISTS_SINCE
         self.spread = _spread_of_median(profile)
         self.link_spread = _link_spread(profile)
+        step_ns = self.run(now).step_ns
+        self.error = 0.0 if profile.step is None else step_ns / profile.step.median_ns - 1
 
     def run(self, layouts: list[Buckets]) -> Replay:
         return replay(self.timeline, layouts, self.curve, self.slowdown)
@@ -269,7 +273,7 @@ class _Forecast:
 
     def _point(self, cap_mb: float, layouts: list[Buckets]) -> PredictedPoint:
         run = self.run(layouts)
-        low, high = self._band(layouts, run.step_ns)
+        low, high = self._band(run)
         return PredictedPoint(
             bucket_cap_mb=cap_mb,
             step_ns=round(run.step_ns),
@@ -279,16 +283,19 @@ class _Forecast:
             exposed_ns=round(run.communication_ns - run.overlap_ns),
         )
 
-    def _band(self, layouts: list[Buckets], step_ns: float) -> tuple[int, int]:
-        """From a link that is as fast, and as slow, as its own measurement allows, and the spread of the steps."""
-        fast, slow = (
-            replay(self.timeline, layouts, _scaled(self.curve, factor), self.slowdown).step_ns
-            for factor in (1 / (1 + self.link_spread), 1 + self.link_spread)
-        )
-        own = self.spread * step_ns
+    def _band(self, run: Replay) -> tuple[int, int]:
+        """From the spread of the steps, what the prediction misses the measured setting by, and the link's own spread.
+
+        A slower link shifts the end by its part of the time since the link last stood idle.
+        """
+        last_ns, shift_ns = float(run.end_ns[-1]), self.link_spread * run.last_busy_ns
+        own_ns = math.hypot(self.spread, self.error) * run.step_ns
+        over_ns = run.step_ns - self.timeline.optimizer_ns
+        later_ns = max(over_ns, last_ns + shift_ns) - over_ns
+        earlier_ns = over_ns - max(run.compute_end_ns, last_ns - shift_ns)
         return (
-            round(step_ns - math.hypot(step_ns - fast, own)),
-            round(step_ns + math.hypot(slow - step_ns, own)),
+            round(run.step_ns - math.hypot(max(0.0, earlier_ns), own_ns)),
+            round(run.step_ns + math.hypot(later_ns, own_ns)),
         )
 
     def plan(self) -> PlannedBuckets | None:
@@ -317,7 +324,7 @@ def _key(layouts: list[Buckets]) -> tuple[int, ...]:
 
 
 def _rounded_up(value: float, digits: int) -> float:
-    scale = 10 ** (digits - 1 - math.floor(math.log10(value)))
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
     return math.ceil(value * scale - 1e-9) / scale
 
 
@@ -339,19 +346,21 @@ def _spread_of_median(profile: Profile) -> float:
         return 0.0
     deviation = (step.p90_ns - step.p10_ns) / _DEVIATIONS_P10_TO_P90 / step.median_ns
     # A median of normal values spreads by a quarter more than their mean; the measurement of it, as much again.
-    return _NINE_OF_TEN * 1.25 * math.sqrt(2) * deviation / math.sqrt(len(step.samples))
+    return float(_NINE_OF_TEN * 1.25 * math.sqrt(2 / len(step.samples)) * deviation)
 
 
 def _link_spread(profile: Profile) -> float:
-    """How far the link's time of one size may lie from its curve, as a part: the points' own spread about it."""
+    """How far the link's time may lie from its curve in another minute, as a part; large buffers count most.
+
+    Its points' distance from the curve, and their own spread: not that of a median, which only tells of chance, since
+    what else uses the link or the cores changes from minute to minute.
+    """
     assert profile.link is not None
-    alone = [point for point in profile.link.points if point.in_flight == 1]
+    alone = [point for point in profile.link.points if point.in_flight == 1 and point.ns > 0]
     if not alone:
         return 0.0
-    curve = LinkCurve.fit(alone)
-    errors = curve.time_ns([point.bytes for point in alone]) / np.array([point.ns for point in alone]) - 1
-    deviations = [
-        (p.p90_ns - p.p10_ns) / _DEVIATIONS_P10_TO_P90 / p.ns / math.sqrt(max(1, p.repetitions)) for p in alone
-    ]
-    weights = np.array([point.bytes for point in alone], dtype=np.float64)
-    return float(_NINE_OF_TEN * np.sqrt(np.average(errors**2 + np.square(deviations), weights=weights)))
+    sizes = np.array([point.bytes for point in alone], dtype=np.float64)
+    times = np.array([point.ns for point in alone], dtype=np.float64)
+    spreads = np.array([point.p90_ns - point.p10_ns for point in alone]) / _DEVIATIONS_P10_TO_P90 / times
+    errors = LinkCurve.fit(alone).time_ns(sizes) / times - 1
+    return float(_NINE_OF_TEN * np.sqrt(np.average(errors**2 + spreads**2, weights=sizes)))

@@ -96,6 +96,14 @@ class Replay:
         """Of that, the time in which compute runs too."""
         return self._moving_until(self.compute_end_ns)
 
+    @property
+    def last_busy_ns(self) -> float:
+        """From when the link last stood idle to the end of the last bucket."""
+        ends = np.maximum.accumulate(self.end_ns)
+        after_idle = np.flatnonzero(self.start_ns[1:] > ends[:-1] + _NOTHING_NS)
+        first = int(after_idle[-1]) + 1 if len(after_idle) else 0
+        return float(ends[-1] - self.start_ns[first])
+
     def _moving_until(self, end_ns: float) -> float:
         ends = np.maximum.accumulate(np.minimum(self.end_ns, end_ns))  # buckets start in order
         before = np.concatenate([[0.0], ends[:-1]])

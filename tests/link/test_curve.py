@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from bucketlab.link.curve import LinkCurve, bus_factor, concurrency
 from bucketlab.schema.profile import LinkPoint
 
-MIB = 2**20
 SIZES = [4096 << (2 * step) for step in range(8)]
 
 
@@ -64,11 +63,11 @@ def test_an_outlier_is_shared_out_between_its_neighbours_in_relative_terms():
     assert curve.time_ns([1, 2, 3, 4]) == pytest.approx([10, 200, 200, 1000])
 
 
-def test_beyond_the_largest_point_the_last_octave_is_continued():
-    bent = [*line(1000, 1.0), point(128 * MIB, 128 * MIB / 1.5)]
-    slope = (bent[-1].ns - bent[-2].ns) / (bent[-1].bytes - bent[-2].bytes)
-    curve = LinkCurve.fit(bent)
-    assert curve.time_ns(256 * MIB) == pytest.approx(bent[-1].ns + slope * 128 * MIB)
+def test_beyond_the_largest_point_the_slope_of_the_last_octaves_goes_on():
+    turn = SIZES[-1]
+    bent = line(1000, 1.0) + [point(turn * times, 1000 + turn + 3 * turn * (times - 1)) for times in (2, 4, 8, 16)]
+    last = bent[-1]
+    assert LinkCurve.fit(bent).time_ns(2 * last.bytes) == pytest.approx(last.ns + 3 * last.bytes)
 
 
 def test_noise_between_two_last_points_that_lie_close_together_is_not_continued():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, assign
+from bucketlab.predict.replay import ModuleGradients
 
 torch = pytest.importorskip("torch")
 dist = torch.distributed
@@ -42,6 +43,16 @@ def test_gradients_of_one_kind_take_a_shorter_way_to_the_same_buckets(counts, ca
     alone = torch_assign(tensors, caps, [False] * len(tensors))
     assert assign(sizes, caps) == alone
     assert assign(sizes, caps, sparse=[False] * len(sizes)) == alone
+
+
+@given(models, st.integers(0, 1000), st.integers(0, 1000))
+def test_without_a_rebuild_buckets_follow_the_declaration_from_its_end(model, first, more):
+    """As DDP's constructor makes them, when it looks for unused parameters: sorted by torch, then reversed."""
+    tensors = [torch.empty(count, dtype=dtype) for count, dtype, _ in model]
+    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    gradients = ModuleGradients(sizes, [0.0] * len(sizes), [str(dtype) for _, dtype, _ in model], rebuilt=False)
+    initial, _ = dist._compute_bucket_assignment_by_size(tensors, [first, first + more])
+    assert gradients.buckets([first, first + more]) == [list(bucket) for bucket in reversed(initial)]
 
 
 @pytest.fixture(scope="module")

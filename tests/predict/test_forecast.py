@@ -1,0 +1,185 @@
+"""From a profile to its prediction: which layouts it names, what it says of them, and what it declines to say."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bucketlab.link.curve import LinkCurve
+from bucketlab.predict import predict, unsayable
+from bucketlab.predict.assignment import MIB, assign
+from bucketlab.predict.forecast import Observation, fit_slowdown, timeline_of
+from bucketlab.predict.replay import ModuleGradients, Slowdown, Timeline, replay
+from bucketlab.schema.profile import Prediction, Profile
+from tests.predict.models import timelines
+from tests.report import profiles
+
+MADE = [profiles.overlapped, profiles.exposed, profiles.hidden, profiles.straggler, profiles.thousand_buckets]
+
+
+def predicted(profile: Profile) -> Prediction:
+    prediction = predict(profile)
+    assert prediction is not None
+    return prediction
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_nothing_predicted_beats_the_floor_and_no_capacity_the_plan(make):
+    prediction = predicted(make())
+    steps = [point.step_ns for point in prediction.points]
+    assert prediction.plan is not None
+    assert prediction.floor_ns <= prediction.plan.step_ns <= min(steps) + 1
+    assert prediction.plan.step_ns <= prediction.plan.mg_wfbp_step_ns
+    assert prediction.best.step_ns <= min(steps) * 1.001
+    assert prediction.best.step_ns <= prediction.current_step_ns
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_each_point_is_a_layout_of_its_own_made_by_the_capacity_it_names(make):
+    profile = make()
+    sizes = [gradient.bytes for gradient in profile.gradients]
+    layouts = set()
+    for point in predicted(profile).points:
+        first_mb = point.bucket_cap_mb if point.first_bucket_mb is None else point.first_bucket_mb
+        buckets = assign(sizes, [int(first_mb * MIB), int(point.bucket_cap_mb * MIB)])
+        assert len(buckets) == point.buckets
+        layouts.add(tuple(len(bucket) for bucket in buckets))
+    assert len(layouts) == len(predicted(profile).points)
+
+
+def test_the_points_reach_from_one_gradient_a_bucket_to_one_bucket():
+    points = predicted(profiles.thousand_buckets()).points
+    assert points[0].buckets == 1000
+    assert points[-1].buckets == 1
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_the_plan_s_capacities_make_the_planned_buckets(make):
+    profile = make()
+    plan = predicted(profile).plan
+    assert plan is not None
+    sizes = [gradient.bytes for gradient in profile.gradients]
+    made = assign(sizes, [int(cap * MIB) for cap in plan.bucket_cap_mb_list])
+    assert [sum(sizes[one] for one in bucket) for bucket in made] == plan.bucket_bytes
+
+
+def test_where_communication_is_hidden_the_current_setting_is_the_best():
+    prediction = predicted(profiles.hidden())
+    assert prediction.best == prediction.current
+
+
+def test_releases_that_keep_a_small_first_bucket_are_predicted_with_it_and_are_given_no_list():
+    profile = profiles.exposed()
+    profile.versions["torch"] = "2.12.1+cu128"
+    prediction = predicted(profile)
+    assert prediction.plan is not None and prediction.plan.bucket_cap_mb_list == []
+    sizes = [gradient.bytes for gradient in profile.gradients]
+    for point in prediction.points:
+        first_mb = min(1.0, point.bucket_cap_mb)
+        assert len(assign(sizes, [int(first_mb * MIB), int(point.bucket_cap_mb * MIB)])) == point.buckets
+
+
+def half_width(prediction: Prediction) -> float:
+    best = prediction.best
+    assert best.low_ns is not None and best.high_ns is not None
+    assert best.low_ns <= best.step_ns <= best.high_ns
+    return (best.high_ns - best.low_ns) / 2 / best.step_ns
+
+
+def test_a_link_that_was_hard_to_measure_widens_the_band():
+    profile = profiles.exposed()
+    sure = half_width(predicted(profile))
+    assert profile.link is not None
+    for point in profile.link.points:
+        point.p90_ns = round(point.ns * 1.3)
+    assert half_width(predicted(profile)) > 1.2 * sure
+
+
+def test_steps_that_vary_widen_the_band():
+    profile = profiles.hidden()
+    sure = half_width(predicted(profile))
+    assert profile.step is not None
+    profile.step.p90_ns = 2 * profile.step.median_ns
+    assert half_width(predicted(profile)) > 2 * sure
+
+
+def test_the_band_is_no_narrower_than_what_the_prediction_misses_the_measured_step_by():
+    profile = profiles.hidden()
+    assert profile.step is not None
+    profile.step.median_ns = round(profile.step.median_ns / 1.1)
+    prediction = predicted(profile)
+    assert prediction.error is not None and prediction.error > 0.05
+    assert half_width(prediction) >= 0.99 * prediction.error
+
+
+def test_a_rank_that_is_always_late_delays_the_whole_step():
+    late, even = profiles.straggler(late=2, lag_ms=40), profiles.straggler(late=2, lag_ms=40)
+    even.stragglers = None
+    shift_ns = timeline_of(late).compute_end_ns - timeline_of(even).compute_end_ns
+    assert shift_ns == 38 * profiles.MS  # what it is late by even in its best steps
+
+
+def test_a_profile_without_link_or_ready_times_says_what_cannot_be_said():
+    assert unsayable(profiles.exposed()) == []
+    no_link = profiles.exposed(link=None)
+    assert predict(no_link) is None
+    assert "link was not measured" in " ".join(unsayable(no_link))
+    no_ready = profiles.exposed()
+    for gradient in no_ready.gradients:
+        gradient.ready_ns = None
+    assert predict(no_ready) is None
+    assert "ready times were not measured" in " ".join(unsayable(no_ready))
+    assert predict(profiles.nothing()) is None
+    assert predict(profiles.one_rank()) is None
+
+
+def test_parameters_without_gradient_are_ready_when_the_backward_pass_starts():
+    profile = profiles.exposed()
+    profile.modules[0].static_graph = True
+    profile.gradients[-1].ready_ns = None
+    timeline = timeline_of(profile)
+    assert timeline.modules[0].ready_ns[0] == profile.forward_ns
+    assert timeline.modules[0].bytes[0] == profile.gradients[-1].bytes
+
+
+def test_modules_that_search_for_unused_parameters_keep_the_order_of_declaration():
+    profile = profiles.exposed()
+    profile.modules[0].find_unused_parameters = True
+    for declared, gradient in enumerate(reversed(profile.gradients)):
+        gradient.declared = declared
+    module = timeline_of(profile).modules[0]
+    assert module.bytes == [gradient.bytes for gradient in reversed(profile.gradients)]
+    caps = [MIB, 25 * MIB]
+    assert module.buckets(caps)[0][-1] == len(module.bytes) - 1  # the last declared is in the first bucket
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_two_measured_layouts_are_enough_to_predict_a_third(data):
+    timeline = data.draw(timelines(most=12, in_order=True))
+    truth = Slowdown(data.draw(st.floats(0, 1)), data.draw(st.floats(0, 1)))
+    curve = LinkCurve.straight(20, data.draw(st.floats(1, 10)), data.draw(st.integers(1, 2)))
+    layouts = [[module.buckets([cap]) for module in timeline.modules] for cap in (1, 10**9, 500)]
+    steps = [replay(timeline, one, curve, truth).step_ns for one in layouts]
+    fitted = fit_slowdown(
+        timeline, curve, [Observation(one, step) for one, step in zip(layouts[:2], steps[:2], strict=True)]
+    )
+    for one, step in zip(layouts[:2], steps[:2], strict=True):
+        assert replay(timeline, one, curve, fitted).step_ns == pytest.approx(step, rel=0.02)
+    assert replay(timeline, layouts[2], curve, fitted).step_ns == pytest.approx(steps[2], rel=0.1)
+
+
+def test_a_step_that_took_longer_than_its_parts_is_explained_by_slowdown():
+    module = ModuleGradients([100] * 10, [10.0 * at for at in range(1, 11)], ["float32"] * 10)
+    timeline, curve = Timeline([module], 100.0, 0.0), LinkCurve.straight(0, 10.0)
+    buckets = [[[one] for one in range(10)]]
+    assert replay(timeline, buckets, curve).step_ns == 110
+    fitted = fit_slowdown(timeline, curve, [Observation(buckets, 150)])
+    assert replay(timeline, buckets, curve, fitted).step_ns == pytest.approx(150, rel=0.01)
+
+
+def test_a_prediction_survives_being_written_and_read():
+    prediction = predicted(profiles.exposed())
+    assert msgspec.json.decode(msgspec.json.encode(prediction), type=Prediction) == prediction
