@@ -99,9 +99,9 @@ def quantity(number: int) -> str:
     return _scaled(number, _COUNTS, space="")
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def counted(number: int, noun: str) -> str:
     """A count with its noun: "1 step", "1,000 steps"."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def shown(name: str, encoding: str = "utf-8") -> str:
