@@ -107,6 +107,32 @@ def test_clocks_reach_ranks_through_the_groups_they_share():
     assert lags(merge(ranks)) == {0: 0, 1: 0, 2: 0}
 
 
+def test_the_clock_of_a_group_that_is_joined_by_a_smaller_one_is_aligned_by_that():
+    # {0,1} and {2,3} meet often; {1,2}, which joins them, once a step
+    def events(*groups):
+        return [
+            collective(10 * MS * (k + 1), 10 * MS * (k + 1) + TRANSFER_NS, group=group)
+            for k, group in enumerate(groups)
+        ]
+
+    clocks = [0, 0, 40 * MS, 40 * MS]
+    groups = [["a", "a"], ["a", "a", "ab"], ["b", "b", "ab"], ["b", "b"]]
+    ranks = [rank(r, [step(s, events(*groups[r]), clock_ns=clocks[r]) for s in range(3)], 4) for r in range(4)]
+    assert lags(merge(ranks)) == {0: 0, 1: 0, 2: 0, 3: 0}
+
+
+def test_gloo_collectives_match_in_the_order_of_their_calls():
+    # on rank 1 two workers started the other way round
+    def ranks(swapped):
+        calls = [collective(10 * MS, 20 * MS, ready_ns=1 * MS), collective(11 * MS, 30 * MS, ready_ns=2 * MS)]
+        if swapped:
+            calls = [collective(10 * MS, 30 * MS, ready_ns=2 * MS), collective(11 * MS, 20 * MS, ready_ns=1 * MS)]
+        return [step(s, calls) for s in range(3)]
+
+    both = [rank(0, ranks(False), 2, kernels=0), rank(1, ranks(True), 2, kernels=0)]
+    assert waits(merge(both)) == {0: [[1 * MS, 0]] * 3, 1: [[1 * MS, 0]] * 3}
+
+
 def test_operations_that_do_not_hold_ranks_together_name_no_stragglers():
     def ranks(op):
         return [rank(r, [step(s, [collective(r * MS, 9 * MS, op=op)]) for s in range(3)], 2) for r in range(2)]
@@ -169,6 +195,15 @@ def test_a_rank_that_was_late_once_is_noise():
     table = lags_of(set(), 0)
     table[3][2] = 30 * MS
     assert not verdict(table).startswith(("Slow", "A slow"))
+
+
+def test_a_rank_that_is_late_in_most_steps_but_not_all_is_not_said_to_be_late_in_every_one():
+    table = [[0] * 6 for _ in range(8)]
+    table[3] = [9 * MS, 9 * MS, 0, 9 * MS, 9 * MS, 0]
+    table[1] = [0, 0, 1 * MS, 0, 0, 1 * MS]
+    said = verdict(table)
+    assert said.startswith("Random noise")
+    assert "most often rank 3, in 4 of 6 steps" in said
 
 
 def test_ranks_that_arrive_together_are_no_stragglers():
@@ -274,6 +309,13 @@ def test_a_step_that_a_rank_has_twice_is_compared_once():
     analysis = merge([first, first, second])
     assert any("rank 0 has a step more than once" in warning for warning in analysis.warnings)
     assert lags(analysis) == {0: 0, 1: 2 * MS}
+
+
+def test_a_step_that_one_trace_has_twice_is_compared_once():
+    first, second = job([[0] * 3, [2 * MS] * 3])
+    first = msgspec.structs.replace(first, steps=[*first.steps, first.steps[0]])
+    analysis = merge([first, second])
+    assert waits(analysis)[0] == [[2 * MS] * 3] * 3 + [[None] * 3]
 
 
 def test_traces_of_different_jobs_are_warned_of():

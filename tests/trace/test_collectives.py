@@ -49,6 +49,17 @@ def test_else_the_operator_that_launched_it_does():
     assert (event.op, event.elements, event.bytes) == ("allgather", 400, 1600)
 
 
+def test_what_an_all_gather_returns_is_its_size_and_what_a_reduce_scatter_is_given():
+    sizes = []
+    for op, given, returned in (("_allgather_base", 100, 400), ("_reduce_scatter_base", 400, 100)):
+        trace = TraceBuilder(world_size=4)
+        trace.step(1, 0, 100)
+        args = CollectiveArgs(op=op, in_elements=given, out_elements=returned, dtype="Half")
+        trace.kernel(GENERIC, 40, 60, at=10, stream=20, args=args)
+        sizes.append(only_event(trace).bytes)
+    assert sizes == [800, 800]
+
+
 def test_else_it_is_unknown_and_still_communication():
     trace = TraceBuilder()
     trace.step(1, 0, 100)
@@ -181,6 +192,26 @@ def test_ready_is_unknown_inside_a_cuda_graph_and_where_nothing_was_launched_bef
     assert [(event.ready_ns, event.queued_ns) for event in step.events] == [(None, None)] * 2
 
 
+def test_ready_is_unknown_where_the_work_before_it_ran_on():
+    # the thread launched it on another stream, so it was not what the collective waited for
+    trace = TraceBuilder()
+    trace.step(1, 0, 1000)
+    trace.kernel("copy", 20, 300, at=10, stream=9)
+    trace.kernel(NCCL_ALL_REDUCE, 100, 200, at=50, stream=20)
+    assert only_event(trace).ready_ns is None
+
+
+def test_a_bucket_that_is_ready_after_the_one_before_it_ended_does_not_queue():
+    trace = TraceBuilder()
+    trace.step(1, 0, 1000)
+    trace.kernel("gemm", 20, 90, at=10)
+    trace.kernel(NCCL_ALL_REDUCE, 100, 200, at=50, stream=20)
+    trace.kernel("gemm", 90, 300, at=60)
+    trace.kernel(NCCL_ALL_REDUCE, 310, 400, at=70, stream=20)
+    (step,) = analyze_trace(trace.build()).steps
+    assert [(event.ready_ns, event.queued_ns) for event in step.events] == [(90, 0), (300, 0)]
+
+
 # ---- gloo -----------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +246,30 @@ def test_a_gloo_range_called_before_the_trace_began_is_paired_with_no_operator()
     (event,) = analysis.steps[0].events
     assert event.ready_ns == 10  # the step began at 10, the call came at 20
     assert analysis.total.collectives == 2
+
+
+def gloo_pairs(ranges, calls):
+    """Start of each range and of the operator it was paired with."""
+    trace = TraceBuilder(backend="gloo")
+    trace.step(0, 0, 1000)
+    for at in calls:
+        trace.operator("c10d::allreduce_", at, at + 1)
+    for start in ranges:
+        trace.annotation("gloo:all_reduce", start, start + 10, thread=f"worker {start}")
+    (step,) = analyze_trace(trace.build()).steps
+    return [(event.start_ns, event.ready_ns) for event in step.events]
+
+
+def test_with_more_gloo_ranges_than_operators_the_first_ranges_were_called_earlier():
+    assert gloo_pairs([22, 23, 40], calls=[20, 22]) == [(22, None), (23, 20), (40, 22)]
+
+
+def test_a_last_operator_whose_gloo_range_never_ended_is_left_over():
+    assert gloo_pairs([30, 50], calls=[20, 40, 60]) == [(30, 20), (50, 40)]
+
+
+def test_a_gloo_range_never_runs_before_its_call():
+    assert gloo_pairs([5, 40], calls=[20, 60]) == [(5, None), (40, 20)]
 
 
 def test_gloo_operations_are_paired_each_by_itself():
