@@ -10,6 +10,7 @@ from statistics import median
 from typing import TextIO
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,8 @@ from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis, S
 
 MOST_STEP_ROWS = 32  # with more steps than fit on a screen, each rank is one row of medians
 MOST_ROWS = 16  # of any other table
+WIDEST_NAME = 40  # characters; longer names are folded
+WIDEST = 1000
 
 _TIMES_OF_STEP = {  # heading -> field
     "wall": "wall_ns",
@@ -37,11 +40,17 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
     for title, table in (_steps(analysis, console), _collectives(analysis, console), _stragglers(analysis, console)):
         if table.row_count:
             console.print(Text(title, style="bold"))
-            console.print(table)
+            _print_whole(table, console)
             console.print()
     console.print(_data(analysis.stragglers.verdict, console))
     for warning in analysis.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), _data(warning, console)), soft_wrap=True)
+
+
+def _print_whole(table: Table, console: Console) -> None:
+    """At the width it needs: on a narrow terminal a line runs over, where rich would cut digits off its numbers."""
+    table.width = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    console.print(table, crop=False)
 
 
 def _what(analysis: Analysis) -> str:
@@ -62,7 +71,7 @@ def _data(text: str, console: Console) -> Text:
 def _table(texts: Iterable[str], numbers: Iterable[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in texts:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", max_width=WIDEST_NAME)
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

@@ -57,6 +57,13 @@ def test_a_collective_is_one_line_with_its_bucket_size_and_bandwidth():
     assert bucket[2:] == ["0", "0", "2", "4.0", "1", "40.0", "30.0", "0", "-", "0.10", "100", "%"]
 
 
+def test_no_digit_is_lost_on_a_narrow_terminal():
+    analysis = merge(job([[0, 0], [3 * MS, 1 * MS]]))
+    wide, narrow = printed(analysis), printed(analysis, width=40)
+    assert "…" not in narrow
+    assert line_with(narrow, "1     ProfilerStep#1") == line_with(wide, "1     ProfilerStep#1")
+
+
 def test_every_table_says_its_unit():
     text = printed(merge([traced(0), traced(1)]))
     for heading in ("Steps, times in ms", "steps and ranks, times in ms", "over steps, times in ms", "MiB", "bus GB/s"):
