@@ -98,9 +98,7 @@ class Residual(nn.Module):
         self.residual = nn.Sequential(*layers[:-1])
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(
-                _convolution(channels_in, channels, 1, stride), nn.BatchNorm2d(channels)
-            )
+            self.shortcut = nn.Sequential(_convolution(channels_in, channels, 1, stride), nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.residual(x) + self.shortcut(x))

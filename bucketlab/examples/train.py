@@ -74,13 +74,9 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Trains a model with DistributedDataParallel; start with torchrun."
-    )
+    parser = argparse.ArgumentParser(description="Trains a model with DistributedDataParallel; start with torchrun.")
     parser.add_argument("--model", choices=DEFAULTS, default="transformer")
-    parser.add_argument(
-        "--layers", type=int, help="transformer blocks, or residual blocks in each of four stages"
-    )
+    parser.add_argument("--layers", type=int, help="transformer blocks, or residual blocks in each of four stages")
     parser.add_argument("--width", type=int, help="embedding width, or channels of the first stage")
     parser.add_argument("--heads", type=int, default=4, help="attention heads")
     parser.add_argument("--vocab", type=int, help="different tokens")
@@ -143,9 +139,7 @@ def train(args: argparse.Namespace) -> None:
         torch.cuda.set_device(device)
     dist.init_process_group(args.backend or ("nccl" if device.type == "cuda" else "gloo"))
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    logging.basicConfig(
-        level=logging.INFO if rank == 0 else logging.WARNING, format="%(asctime)s %(message)s"
-    )
+    logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING, format="%(asctime)s %(message)s")
 
     torch.manual_seed(args.seed)
     model = DistributedDataParallel(
@@ -166,13 +160,11 @@ def train(args: argparse.Namespace) -> None:
         drop_last=True,
     )
     parameters = sum(p.numel() for p in model.parameters())
-    log.info(
-        "%s, %.1f million parameters, %d ranks on %s", args.model, parameters / 1e6, world_size, device.type
-    )
+    log.info("%s, %.1f million parameters, %d ranks on %s", args.model, parameters / 1e6, world_size, device.type)
 
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
-        model.train()  # type: ignore[no-untyped-call]
+        model.train()
         logged_at, loss_sum = time.perf_counter(), torch.zeros((), device=device)
         for index, (inputs, targets) in enumerate(loader):
             inputs, targets = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
@@ -198,6 +190,7 @@ def train(args: argparse.Namespace) -> None:
 
     if args.checkpoint and rank == 0:
         torch.save(model.module.state_dict(), args.checkpoint)
+    dist.barrier()  # no rank leaves while rank 0 still writes
     dist.destroy_process_group()
 
 
