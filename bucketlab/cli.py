@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from bucketlab import __version__
-from bucketlab.errors import BucketlabError
+from bucketlab.errors import BadInput, BucketlabError
 from bucketlab.launch.command import TORCHRUN_FLAGS, TORCHRUN_OPTIONS, Job
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -141,6 +141,64 @@ def _show_profile(folder: Path, as_json: bool) -> None:
     from bucketlab.report.profile import print_profile
 
     print_profile(load_profile(folder), Console(), folder)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print one row for each collective, for spreadsheets.")
+@click.option(
+    "--summaries",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also write each rank's summary into this folder, to be analyzed with others' elsewhere.",
+)
+@click.option(
+    "--collectives",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with further kernel names that count as communication.",
+)
+def analyze(
+    paths: tuple[Path, ...], as_json: bool, as_csv: bool, summaries: Path | None, collectives: Path | None
+) -> None:
+    """Exact overlap of traces that exist already: files or folders, of any torch.profiler run, any number of ranks."""
+    from bucketlab.analysis.files import analyze_paths, write_summaries
+    from bucketlab.trace import classify
+
+    if not paths:
+        raise BadInput("no trace was given. Usage: bucketlab analyze PATH...")
+    rules = classify.Rules.from_toml(collectives) if collectives else classify.BUILT_IN
+    analysis = analyze_paths(paths, rules)
+    if summaries:
+        write_summaries(analysis, summaries)
+    if as_json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(analysis), indent=1) + b"\n")
+        return
+    if as_csv:
+        from bucketlab.report.analysis import write_csv
+
+        write_csv(analysis, sys.stdout)
+        return
+    from rich.console import Console
+
+    from bucketlab.report.analysis import print_analysis
+
+    print_analysis(analysis, Console())
+
+
+@cli.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
+)
+@click.option("--host", default="127.0.0.1", help="Address to serve at.", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=6006, help="Port to serve at.", show_default=True)
+def view(out: Path, host: str, port: int) -> None:
+    """TensorBoard on the folder of runs, until Ctrl-C."""
+    if not out.is_dir():
+        raise BadInput(f"there is no folder {out}. Make a run first: bucketlab profile train.py")
+    arguments = ["--logdir", str(out), "--host", host, "--port", str(port)]
+    os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *arguments])
 
 
 @cli.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import os
 import shutil
@@ -48,6 +49,7 @@ class Recorder:
         packed = self._plain.with_suffix(".gz")
         try:
             profiler.export_chrome_trace(str(self._plain))
+            _check_whole(self._plain)
             with self._plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as target:
                 shutil.copyfileobj(source, target, 2**20)
             packed.replace(self.path)
@@ -55,3 +57,12 @@ class Recorder:
             for leftover in (self._plain, packed):
                 with contextlib.suppress(FileNotFoundError):
                     leftover.unlink()
+
+
+def _check_whole(path: Path) -> None:
+    """Kineto says nothing when it could not write a trace, or not all of it."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(-64, os.SEEK_END)
+        if file.read().rstrip().endswith(b"}"):
+            return
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path.parent))

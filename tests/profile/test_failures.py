@@ -1,0 +1,177 @@
+"""What goes wrong is said in one line, with the right exit code, and leaves no run behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands import SCRIPTS, bucketlab, last_line, start
+
+
+def _nothing_left(folder: Path) -> bool:
+    return not any(folder.glob("traces/*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("crash_rank1", ["rank 1 of", "ValueError", "traceback is above"]),
+        ("exits_rank1", ["rank 1 of", "ended with exit code 3"]),
+        ("oom", ["rank 1 of", "OutOfMemoryError", "smaller batch"]),
+        ("no_ddp", ["never built a DistributedDataParallel", "plain model"]),
+        ("data_parallel", ["never built a DistributedDataParallel", "DataParallel"]),
+        ("fsdp", ["never built a DistributedDataParallel", "fully_shard"]),
+        ("never_steps", ["no optimizer ever stepped"]),
+    ],
+)
+def test_a_script_that_gives_nothing_to_measure_is_named_with_its_reason(
+    name: str, words: list[str], tmp_path: Path
+) -> None:
+    done = bucketlab("profile", SCRIPTS / f"{name}.py", cwd=tmp_path)
+    assert done.returncode == 1
+    for word in words:
+        assert word in last_line(done)
+    assert _nothing_left(tmp_path)
+
+
+def test_the_scripts_own_traceback_is_shown_and_none_of_ours(tmp_path: Path) -> None:
+    done = bucketlab("profile", SCRIPTS / "crash_rank1.py", cwd=tmp_path)
+    assert "a bad sample, on rank 1 alone" in done.stderr
+    assert "bucketlab/cli.py" not in done.stderr
+
+
+def test_a_hang_ends_with_the_stack_of_each_rank(tmp_path: Path) -> None:
+    done = bucketlab("profile", "--timeout", "6", SCRIPTS / "hangs.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "made no step for 6 s after step 9" in last_line(done)
+    assert "--- rank 0 ---" in done.stderr and "--- rank 1 ---" in done.stderr
+    assert "hangs.py" in done.stderr.split("--- rank 1 ---")[1]
+    assert _nothing_left(tmp_path)
+    assert not _processes_with("hangs.py")
+
+
+def test_a_rank_killed_from_outside_is_named_with_its_signal(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    source = (SCRIPTS / "crash_rank1.py").read_text()
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert 'raise ValueError("a bad sample, on rank 1 alone")' in source
+    killed = source.replace('raise ValueError("a bad sample, on rank 1 alone")', kill)
+    script.write_text(killed)
+    done = bucketlab("profile", script, cwd=tmp_path, environment={"PYTHONPATH": _with(SCRIPTS)})
+    assert done.returncode == 1
+    assert "rank 1 of" in last_line(done) and "SIGKILL" in last_line(done)
+    assert _nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no script was given"),
+        (["absent.py"], "there is no script absent.py"),
+        (["--nproc-per-node", "many", "x.py"], "--nproc-per-node many"),
+        (["--nproc-per-node", "0", "x.py"], "--nproc-per-node 0"),
+        (["--steps", "1", "x.py"], "--steps"),
+        (["--no-such-option", "x.py"], "--no-such-option"),
+        (["--", "no-such-launcher", "x.py"], "no program 'no-such-launcher'"),
+        (["."], "is a folder"),
+    ],
+)
+def test_bad_usage_is_found_before_anything_starts(arguments: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("raise SystemExit('was started')\n")
+    done = bucketlab("profile", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in last_line(done)
+    assert len(done.stderr.splitlines()) == 1
+    assert "was started" not in done.stderr
+    assert _nothing_left(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_launch(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, not a folder")
+    done = bucketlab("profile", "--out", tmp_path / "taken", SCRIPTS / "plain.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "taken" in last_line(done) and "--out" in last_line(done)
+
+
+def test_a_full_disk_is_said_with_the_file_and_leaves_no_run(tmp_path: Path) -> None:
+    full = tmp_path / "small"
+    full.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no small file system to be had: {mounted.stderr.decode().strip()}")
+    try:
+        done = bucketlab("profile", "--out", full / "traces", SCRIPTS / "plain.py", cwd=tmp_path)
+        assert done.returncode == 1
+        assert "No space left on device" in last_line(done)
+        assert not any((full / "traces").iterdir())
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.bind(("::", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        options = ["--nnodes", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+        done = bucketlab("profile", *options, SCRIPTS / "plain.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "in use" in last_line(done) and "--master-port" in last_line(done)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_profile_stops_the_job_and_keeps_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    process = start("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path)
+    _wait_for_ranks("slow_input.py", 2)
+    time.sleep(1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "interrupted" in errors.splitlines()[-1]
+    assert _nothing_left(tmp_path)
+    assert not _processes_with("slow_input.py")
+
+
+def test_ranks_do_not_outlive_a_killed_profile(tmp_path: Path) -> None:
+    process = start("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path)
+    _wait_for_ranks("slow_input.py", 2)
+    process.kill()
+    process.wait(timeout=10)
+    deadline = time.monotonic() + 60
+    while _processes_with("slow_input.py") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not _processes_with("slow_input.py")
+
+
+def _with(folder: Path) -> str:
+    return os.pathsep.join([str(folder), str(Path(__file__).parents[2])])
+
+
+def _wait_for_ranks(name: str, ranks: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if sum("torch.distributed.run" not in line for line in _processes_with(name)) >= ranks + 1:
+            return  # the command itself is one of them
+        time.sleep(0.1)
+    raise AssertionError("the job did not start")
+
+
+def _processes_with(name: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if name in line and Path(sys.executable).name.split(".")[0] in line:
+            found.append(line)
+    return found
