@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from pathlib import PurePath
 
 import msgspec
 import numpy as np
@@ -26,7 +24,7 @@ def merge(analyses: Iterable[RankAnalysis]) -> Analysis:
     is given is not changed. Ranks may be missing, have other steps, or have their trace in several pieces.
     """
     ranks, warnings = _numbered(list(analyses))
-    matches = match(ranks)
+    matches = match(ranks if len(_worlds(ranks)) < 2 else [])
     duration = matches.rows["end_ns"] - matches.rows["start_ns"]
     transfer = matches.of_each(np.minimum, duration)
     hosts = {one.rank: one.host for one in ranks}
@@ -44,8 +42,7 @@ def merge(analyses: Iterable[RankAnalysis]) -> Analysis:
 
 
 def _numbered(analyses: list[RankAnalysis]) -> tuple[list[RankAnalysis], list[str]]:
-    """Ranks in order; one that does not know its number gets that of its file's name, or the lowest that is free."""
-    analyses = [_numbered_by_name(one) for one in analyses]
+    """Ranks in order; one that does not know its number gets the lowest that is free."""
     taken = {one.rank for one in analyses if one.rank is not None}
     free = (number for number in range(len(analyses)) if number not in taken)
     numbered, warnings = [], []
@@ -56,11 +53,6 @@ def _numbered(analyses: list[RankAnalysis]) -> tuple[list[RankAnalysis], list[st
                 warnings.append(f"{one.source} does not say which rank it is: taken for rank {one.rank}")
         numbered.append(one)
     return sorted(numbered, key=lambda one: one.rank or 0), warnings
-
-
-def _numbered_by_name(one: RankAnalysis) -> RankAnalysis:
-    named = re.search(r"rank[-_]?(\d{1,6})(?!\d)", PurePath(one.source).name)
-    return one if one.rank is not None or named is None else msgspec.structs.replace(one, rank=int(named[1]))
 
 
 def _with_waits(ranks: list[RankAnalysis], matches: Matches, transfer: Int64s) -> list[RankAnalysis]:
@@ -91,16 +83,20 @@ def _with_waits(ranks: list[RankAnalysis], matches: Matches, transfer: Int64s) -
     ]
 
 
+def _worlds(ranks: Sequence[RankAnalysis]) -> list[int]:
+    return sorted({one.world_size for one in ranks if one.world_size is not None})
+
+
 def _missing_ranks(ranks: Sequence[RankAnalysis]) -> list[str]:
     """Only where several were given: a single trace is its own complete answer."""
     given = {one.rank for one in ranks}
-    worlds = Counter(one.world_size for one in ranks if one.world_size is not None)
+    worlds = _worlds(ranks)
+    if len(worlds) > 1:
+        sizes = ", ".join(f"{size:,}" for size in worlds)
+        return [f"the traces are of jobs of different sizes ({sizes} ranks): their collectives were not compared"]
     if len(given) < 2 or not worlds:
         return []
-    if len(worlds) > 1:
-        sizes = ", ".join(str(size) for size in sorted(worlds))
-        return [f"the traces are of jobs of different sizes ({sizes} ranks): they should not be compared"]
-    world = next(iter(worlds))
+    world = worlds[0]
     edges = [-1, *sorted(rank for rank in given if rank is not None and rank < world), world]
     gaps = [(before + 1, after - 1) for before, after in pairwise(edges) if after - before > 1]
     if not gaps:

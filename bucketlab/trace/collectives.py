@@ -293,7 +293,7 @@ def _described(op: str, said: Iterable[CollectiveArgs | None], world_size: int |
 
 def _is_plausible(value: object) -> bool:
     """A damaged trace may hold any number; those that no computer has are as good as not told."""
-    return not isinstance(value, int) or 0 <= value < LARGEST_COUNT
+    return 0 <= value < LARGEST_COUNT if isinstance(value, int) else value not in classify.NO_DTYPES
 
 
 def _elements(op: str, given: int | None, returned: int | None, ranks: int | None) -> int | None:

@@ -60,6 +60,15 @@ def test_what_an_all_gather_returns_is_its_size_and_what_a_reduce_scatter_is_giv
     assert sizes == [800, 800]
 
 
+def test_a_list_of_tensors_is_no_dtype():
+    trace = TraceBuilder()
+    trace.step(1, 0, 100)
+    trace.operator("c10d::allreduce_", 5, 30, args=CollectiveArgs(in_elements=8, dtype="TensorList"))
+    trace.kernel(GENERIC, 40, 60, at=10, stream=20)
+    event = only_event(trace)
+    assert (event.elements, event.dtype, event.bytes) == (8, None, None)
+
+
 def test_else_it_is_unknown_and_still_communication():
     trace = TraceBuilder()
     trace.step(1, 0, 100)
@@ -221,7 +230,7 @@ def test_gloo_ranges_belong_to_the_step_that_called_them_in_the_order_of_the_que
     trace.step(2, 100, 200)
     for at, elements in ((20, 8), (40, 16), (120, 8)):
         trace.operator(ACCUMULATE, at - 2, at + 6)
-        trace.operator("c10d::allreduce_", at, at + 5, args=CollectiveArgs(in_elements=elements, dtype=None))
+        trace.operator("c10d::allreduce_", at, at + 5, args=CollectiveArgs(in_elements=elements, dtype="TensorList"))
     run = CollectiveArgs(dtype="float")
     trace.annotation("gloo:all_reduce", 22, 60, thread="worker a", args=run)
     trace.annotation("gloo:all_reduce", 43, 150, thread="worker b", args=run)
