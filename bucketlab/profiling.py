@@ -88,10 +88,18 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
         raise WorkFailed(why_it_failed(outcome, job, argv, options.timeout_seconds))
     if ended_well:
         return Profiled(folder=folder, remark=None)
-    if options.keep_running or not stopped:
+    if outcome.interrupted or outcome.stalled or not _all_came_to_their_end(outcome):
         raise WorkFailed(why_it_failed(outcome, job, argv, options.timeout_seconds))
-    remark = f"{job.script} ended with exit code {outcome.exit_code} when it was stopped after the measurement."
+    # For example gloo's threads, which now and then abort a process that has nothing left to do.
+    remark = f"all was measured; afterwards {job.script} ended with exit code {outcome.exit_code}."
     return Profiled(folder=folder, remark=remark)
+
+
+def _all_came_to_their_end(outcome: Outcome) -> bool:
+    """Whether each rank of this host got to the end of its script, so that only its exit went wrong."""
+    ended = {one.pid for one in outcome.endings if one.error is None and one.failure is None}
+    ranks = {one.pid for one in outcome.progress if one.rank >= 0}
+    return ranks <= ended and not any(one.error or one.failure for one in outcome.endings)
 
 
 def _print_stacks(outcome: Outcome) -> None:

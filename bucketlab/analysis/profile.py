@@ -12,7 +12,7 @@ import numpy as np
 from bucketlab.analysis import merge
 from bucketlab.analysis.advice import advise
 from bucketlab.link.curve import LinkCurve, concurrency
-from bucketlab.predict import predict
+from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
 from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary, StepTime
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
@@ -61,6 +61,8 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         seconds=first.seconds,
     )
     profile.prediction = predict(profile)
+    if profile.prediction is None:
+        profile.missing += unsayable(profile)
     profile.advice = advise(profile)
     return profile
 

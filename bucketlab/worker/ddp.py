@@ -127,7 +127,7 @@ def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None
         module.logger = None
         module.reducer = None  # type: ignore[assignment]
         module._ddp_init_helper(parameters, expect_sparse, names, module.static_graph)
-    if module.static_graph:
+    if module.static_graph and module.reducer is not None:
         module._static_graph_delay_allreduce_enqueued = False
         module.reducer._set_static_graph()
         module.logger._set_static_graph()

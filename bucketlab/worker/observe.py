@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _PATIENCE_STEPS = 10
 # Steps without any DDP module after which the run is ended: it would go on to its end with nothing to measure.
 _STEPS_WITHOUT_DDP = 50
+_LET_GO_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class Observer:
         forward = DistributedDataParallel.forward
         backward = torch.autograd.backward
 
-        @functools.wraps(forward)
+        @functools.wraps(forward)  # type: ignore[no-untyped-call]
         def watched_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
                 self._forward_begins(module, torch.is_grad_enabled())
@@ -269,6 +270,10 @@ class Observer:
             self.session.script_ends()
         self._write_ending()
         self._pid = -1  # atexit and multiprocessing's finalizer both come here
+        if self.modules:
+            # gloo's threads may still hold objects of Python's that belong to the last all-reduces; if they let go of
+            # them after the interpreter is gone, the process aborts (torch 2.13).
+            time.sleep(_LET_GO_SECONDS)
 
     def _write_ending(self) -> None:
         if self.progress is None or not self.control.is_dir():

@@ -274,9 +274,10 @@ class Session:
                     bytes=parameter.numel() * parameter.element_size(),
                     dtype=str(parameter.dtype).removeprefix("torch."),
                     ready_ns=self._ready_ns(parameter),
+                    declared=declared,
                 )
                 for index, named in enumerate(names)
-                for name, parameter in named
+                for declared, (name, parameter) in enumerate(named)
             ],
             link_points=self.link_points,
             link_dtype=self.link_dtype,
