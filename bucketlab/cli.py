@@ -73,7 +73,7 @@ def cli() -> None:
     show_default=True,
 )
 @click.option("--steps", type=click.IntRange(2), help="Steps to time.  [default: as many as fit in 5 s, 20 to 200]")
-@click.option("--traced", type=click.IntRange(1), default=3, help="Steps to trace.", show_default=True)
+@click.option("--traced", type=click.IntRange(1), default=5, help="Steps to trace.", show_default=True)
 @click.option(
     "--link-seconds",
     type=click.FloatRange(0.5),
@@ -146,7 +146,7 @@ def _show_profile(folder: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print one row for each collective, for spreadsheets.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print rows for traces, steps and collectives, for spreadsheets.")
 @click.option(
     "--summaries",
     type=click.Path(path_type=Path, file_okay=False),

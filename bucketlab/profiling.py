@@ -24,7 +24,7 @@ class ProfileOptions:
     out: Path = Path("traces")
     warmup_steps: int = 5
     timed_steps: int | None = None
-    traced_steps: int = 3
+    traced_steps: int = 5
     link_seconds: float = 3.0
     timeout_seconds: float = 1800.0
     keep_running: bool = False

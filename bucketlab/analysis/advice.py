@@ -179,9 +179,9 @@ def _look_at(profile: Profile, late: RankStragglers) -> str:
     wait = duration(wait_for(late, profile))
     if not is_always_late(late):
         return (
-            f"Ranks wait {wait} a step for each other and take turns at being late: the work differs from "
-            "batch to batch. Even it out (batches of similar length, as many tokens on each rank); no bucket "
-            "size helps."
+            f"Ranks wait {wait} a step for each other and take turns at being late, so no bucket size helps: the work "
+            "differs from batch to batch (even it out: batches of similar length, as many tokens on each rank), or "
+            "other programs take turns at the machine."
         )
     where = next((f" ({shown(r.host)}, {shown(r.device)})" for r in profile.ranks if r.rank == late.rank), "")
     return (

@@ -494,7 +494,7 @@ def _prediction(profile: Profile, page: _Page) -> _Section | None:
     body: list[RenderableType] = [_prediction_sentence(profile, prediction)]
     points = _around(prediction)
     if points:
-        table = _lying_table(page, "bucket_cap_mb", ["in force", *(f"{point.bucket_cap_mb:.3g}" for point in points)])
+        table = _lying_table(page, "capacity, MiB", ["in force", *(f"{point.bucket_cap_mb:.3g}" for point in points)])
         best = prediction.best.bucket_cap_mb
         styles = ["", *("bold" if point.bucket_cap_mb == best else "" for point in points)]
         times = units.milliseconds_alike([prediction.current_step_ns, *(point.step_ns for point in points)])
@@ -507,7 +507,7 @@ def _prediction_sentence(profile: Profile, prediction: Prediction) -> Text:
     now = units.duration(prediction.current_step_ns)
     error = advice.prediction_error(profile)
     trust = f", {units.share(abs(error), 1)} {'above' if error > 0 else 'below'} the measured one" if error else ""
-    floor = f"The floor, with all communication hidden, is {units.duration(prediction.floor_ns)}."
+    floor = f"No bucketing, however clever, gets below {units.duration(prediction.floor_ns)}."
     if not advice.buckets_matter(profile):
         return Text(f"Buckets are not what bounds this step. In force: {now}{trust}. {floor}")
     gain = advice.predicted_gain(prediction)

@@ -17,6 +17,6 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     keep_running: bool = False
     warmup_steps: int = 5
     timed_steps: int | None = None  # None: as many as fit in a few seconds
-    traced_steps: int = 3
+    traced_steps: int = 5
     ready_steps: int = 5
     link_seconds: float = 3.0

@@ -121,16 +121,17 @@ def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None
     DDP would run its first backward in one bucket and so sum in another order for one step; handing it the layout
     for that one call keeps every sum as it was. Gradients are kept. A communication hook must be registered anew.
     """
-    parameters, expect_sparse = module._build_params_for_reducer()
-    names = module._build_debug_param_to_name_mapping(parameters)
-    with _assignment(buckets, module.bucket_bytes_cap):
-        module.logger = None
-        module.reducer = None  # type: ignore[assignment]
-        module._ddp_init_helper(parameters, expect_sparse, names, module.static_graph)
-    if module.static_graph and module.reducer is not None:
-        module._static_graph_delay_allreduce_enqueued = False
-        module.reducer._set_static_graph()
-        module.logger._set_static_graph()
+    private: Any = module
+    parameters, expect_sparse = private._build_params_for_reducer()
+    names = private._build_debug_param_to_name_mapping(parameters)
+    with _assignment(buckets, private.bucket_bytes_cap):
+        private.logger = None
+        private.reducer = None
+        private._ddp_init_helper(parameters, expect_sparse, names, private.static_graph)
+    if private.static_graph:
+        private._static_graph_delay_allreduce_enqueued = False
+        private.reducer._set_static_graph()
+        private.logger._set_static_graph()
 
 
 @contextmanager

@@ -121,10 +121,10 @@ class Observer:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
-        forward = DistributedDataParallel.forward
-        backward = torch.autograd.backward
+        forward: Any = DistributedDataParallel.forward
+        backward: Any = torch.autograd.backward
 
-        @functools.wraps(forward)  # type: ignore[no-untyped-call]
+        @functools.wraps(forward)
         def watched_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
                 self._forward_begins(module, torch.is_grad_enabled())
@@ -138,7 +138,7 @@ class Observer:
             finally:
                 self._backward_ends(syncs)
 
-        DistributedDataParallel.forward = watched_forward  # type: ignore[method-assign, assignment]
+        DistributedDataParallel.forward = watched_forward  # type: ignore[method-assign]
         torch.autograd.backward = watched_backward
         self._watch_grad_scaler()
 
@@ -146,7 +146,7 @@ class Observer:
         """A scaler that finds infinities does not call the optimizer at all: that is the end of a step, too."""
         import torch
 
-        scaler_step = torch.amp.GradScaler.step
+        scaler_step: Any = torch.amp.GradScaler.step
 
         @functools.wraps(scaler_step)
         def watched_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,7 +156,7 @@ class Observer:
                 self.optimizer_stepped(optimizer, skipped=True)
             return result
 
-        torch.amp.GradScaler.step = watched_step  # type: ignore[method-assign, assignment]
+        torch.amp.GradScaler.step = watched_step  # type: ignore[method-assign]
 
     def _forward_begins(self, module: DistributedDataParallel, gradients: bool) -> None:
         step = self.step_now
