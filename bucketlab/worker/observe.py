@@ -138,7 +138,7 @@ class Observer:
             finally:
                 self._backward_ends(syncs)
 
-        DistributedDataParallel.forward = watched_forward  # type: ignore[method-assign]
+        DistributedDataParallel.forward = watched_forward  # type: ignore[method-assign, assignment]
         torch.autograd.backward = watched_backward
         self._watch_grad_scaler()
 
@@ -156,7 +156,7 @@ class Observer:
                 self.optimizer_stepped(optimizer, skipped=True)
             return result
 
-        torch.amp.GradScaler.step = watched_step  # type: ignore[method-assign]
+        torch.amp.GradScaler.step = watched_step  # type: ignore[method-assign, assignment]
 
     def _forward_begins(self, module: DistributedDataParallel, gradients: bool) -> None:
         step = self.step_now

@@ -5,43 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.commands import SCRIPTS, bucketlab, last_line, profiled
+from tests.profile.conftest import Measured
 
 
-def test_backwards_of_an_accumulated_step_are_counted_and_only_the_last_is_its_backward(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "accumulate_no_sync.py", cwd=tmp_path)
+def test_backwards_of_an_accumulated_step_are_counted_and_only_the_last_is_its_backward(measured: Measured) -> None:
+    profile = measured("accumulate_no_sync").profile
     assert profile.accumulation == 4
     assert profile.forward_ns is not None and profile.backward_ns is not None
     assert profile.forward_ns > profile.backward_ns  # three whole micro-batches come before it
 
 
-def test_steps_that_a_grad_scaler_skips_are_not_timed(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "grad_scaler.py", cwd=tmp_path)
+def test_steps_that_a_grad_scaler_skips_are_not_timed(measured: Measured) -> None:
+    profile = measured("grad_scaler").profile
     assert profile.step is not None
     assert profile.step.excluded > 0
 
 
-def test_steps_with_an_evaluation_in_them_are_not_timed(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "eval_between_epochs.py", cwd=tmp_path)
+def test_steps_with_an_evaluation_in_them_are_not_timed(measured: Measured) -> None:
+    profile = measured("eval_between_epochs").profile
     assert profile.step is not None
     assert profile.step.excluded > 0
 
 
-def test_both_modules_of_a_gan_are_measured_and_its_step_is_both_optimizers(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "gan.py", cwd=tmp_path)
+def test_both_modules_of_a_gan_are_measured_and_its_step_is_both_optimizers(measured: Measured) -> None:
+    profile = measured("gan").profile
     assert len(profile.modules) == 2
     assert len(profile.optimizers) == 2
     assert {gradient.module for gradient in profile.gradients} == {0, 1}
     assert all(gradient.ready_ns is not None for gradient in profile.gradients)
 
 
-def test_the_scripts_own_communication_hook_is_kept_and_named(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "own_hook.py", cwd=tmp_path)
+def test_the_scripts_own_communication_hook_is_kept_and_named(measured: Measured) -> None:
+    profile = measured("own_hook").profile
     assert profile.modules[0].communication_hook == "fp16_compress_hook"
     assert any("fp16_compress_hook" in note for note in profile.notes)
 
 
-def test_parameters_without_a_gradient_have_no_ready_time(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "unused_parameters.py", cwd=tmp_path)
+def test_parameters_without_a_gradient_have_no_ready_time(measured: Measured) -> None:
+    profile = measured("unused_parameters", 3).profile
     assert profile.modules[0].find_unused_parameters
     ready = [gradient.ready_ns for gradient in profile.gradients]
     assert any(one is not None for one in ready)
@@ -62,16 +63,16 @@ def test_a_job_bound_by_its_input_gets_no_bucket_size_recommended(tmp_path: Path
     assert not any("bucket_cap_mb=" in line for line in profile.advice)
 
 
-def test_a_parameter_larger_than_the_capacity_is_a_bucket_of_its_own(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "embedding_larger_than_cap.py", cwd=tmp_path)
+def test_a_parameter_larger_than_the_capacity_is_a_bucket_of_its_own(measured: Measured) -> None:
+    profile = measured("embedding_larger_than_cap", 3).profile
     largest = max(gradient.bytes for gradient in profile.gradients)
     cap_bytes = profile.modules[0].bucket_cap_mb * 2**20
     assert largest > cap_bytes
     assert any(bucket.bytes >= largest for bucket in profile.buckets)
 
 
-def test_a_compiled_model_is_profiled_and_said_to_be_compiled(tmp_path: Path) -> None:
-    profile = profiled(SCRIPTS / "compiled.py", cwd=tmp_path)
+def test_a_compiled_model_is_profiled_and_said_to_be_compiled(measured: Measured) -> None:
+    profile = measured("compiled").profile
     assert profile.modules[0].compiled
     assert profile.step is not None
 

@@ -30,14 +30,15 @@ def start() -> int:
 
 
 def network() -> nn.Sequential:
+    """Its gradients fill more than the first of DDP's default buckets, which is 1 MiB."""
     return nn.Sequential(
-        nn.Linear(WIDTH, 64),
+        nn.Linear(WIDTH, 512),
         nn.ReLU(),
-        nn.Linear(64, 64),
+        nn.Linear(512, 512),
         nn.ReLU(),
-        nn.Linear(64, 64),
+        nn.Linear(512, 512),
         nn.ReLU(),
-        nn.Linear(64, 1),
+        nn.Linear(512, 1),
     )
 
 
