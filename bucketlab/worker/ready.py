@@ -102,7 +102,8 @@ class _HeldModule:
 
     def reduce(self, bucket: GradBucket, future: torch.futures.Future[torch.Tensor]) -> None:
         self._waiting.append((bucket, future))
-        if not bucket.is_last():
+        # In the first backward of a static graph DDP gives every bucket index 0 and calls none of them the last.
+        if not bucket.is_last() and len(self._waiting) < len(self._buckets):
             return
         waiting, self._waiting = self._waiting, []
         works = []
