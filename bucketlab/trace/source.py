@@ -1,56 +1,109 @@
-"""Bytes of a trace file, plain or gzip, in pieces. Damage ends the stream early and is told, not raised."""
+"""A file's bytes, unpacked where it is gzip, in blocks of bounded size. Knows nothing of JSON."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from isal import isal_zlib
+from isal import igzip_lib
 
 from bucketlab.errors import BadInput
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_READ_BYTES = 2**20
-_GZIP_WINDOW = 31  # zlib's "wbits" for a gzip header
+BLOCK_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 16  # of a gz at a time
+_IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]  # isal's stub gives an instance
+_GZIP = b"\x1f\x8b"
+_OTHER_PACKERS = {b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 
 
-class Source:
-    """An iterator over the content; afterwards `damage` says where and why it ended early, if it did."""
+class Damaged(Exception):
+    """The file cannot be read any further; says why. All that could be had was handed out before."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.damage: str | None = None
 
-    def __iter__(self) -> Iterator[bytes]:
+def blocks(path: Path) -> Iterator[bytes]:
+    """The content in order, in blocks of at most BLOCK_BYTES, none of them empty.
+
+    Raises:
+        BadInput: the file cannot be opened, is empty, or is packed in another way than gzip.
+        Damaged: after the last block.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.read(_PACKED_BYTES)
+            if not first:
+                raise BadInput(f"{path}: empty: the disk was full, or it is still being written")
+            for magic, packer in _OTHER_PACKERS.items():
+                if first.startswith(magic):
+                    raise BadInput(f"{path}: packed with {packer}: unpack it, or pack it with gzip")
+            yield from _unpacked(path, file, first) if first.startswith(_GZIP) else _plain(file, first)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+
+
+def _plain(file: BinaryIO, first: bytes) -> Iterator[bytes]:
+    block = first
+    while block:
+        yield block
+        block = _read(file, BLOCK_BYTES)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    try:
+        return file.read(size)
+    except OSError as error:
+        raise Damaged(error.strerror or str(error)) from None
+
+
+def _unpacked(path: Path, file: BinaryIO, first: bytes) -> Iterator[bytes]:
+    """One gzip member after another; damage costs no byte that can be unpacked before it."""
+    member, begins, given = _unpacker(), 0, 0  # where the member stands in the file, how much it gave
+    piece, position = first, len(first)  # what is next, and where in the file it ends
+    while piece:
         try:
-            with self.path.open("rb") as file:
-                packed = file.read(2) == _GZIP_MAGIC
-                file.seek(0)
-                yield from self._unpacked(file) if packed else iter(lambda: file.read(_READ_BYTES), b"")
-        except OSError as error:
-            raise BadInput(f"{self.path}: {error.strerror or error}") from None
+            for block in _drained(member, piece):
+                given += len(block)
+                yield block
+        except _IsalError as error:
+            if path.is_file():
+                yield from _salvaged(path, begins, position - len(piece), given)
+            raise Damaged(f"the gz is damaged before its byte {position} ({error})") from None
+        piece = _read(file, _PACKED_BYTES)
+        position += len(piece)
+        if member.eof and (piece := (member.unused_data + piece).lstrip(b"\0")):
+            member, begins, given = _unpacker(), position - len(piece), 0
+    if not member.eof:
+        raise Damaged(f"the gz ends in the middle, after {position} bytes")
 
-    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
-        stream = isal_zlib.decompressobj(_GZIP_WINDOW)
-        while block := file.read(_READ_BYTES):
-            if stream.eof:  # several gzip files may follow one another, with zeros between them
-                block = block.lstrip(b"\0")
-                stream = isal_zlib.decompressobj(_GZIP_WINDOW)
-            while block:
-                try:
-                    # Bounded, so that a small file of zeros cannot fill the memory.
-                    piece = stream.decompress(block, _READ_BYTES * 8)
-                except (zlib.error, isal_zlib.error) as error:
-                    self.damage = f"its gzip data is damaged near byte {file.tell()} ({error})"
-                    return
-                yield piece
-                block = stream.unconsumed_tail
-                if stream.eof:
-                    block = stream.unused_data.lstrip(b"\0")
-                    if block:
-                        stream = isal_zlib.decompressobj(_GZIP_WINDOW)
-        if not stream.eof:
-            yield stream.flush()
-            self.damage = "its gzip data ends too soon"
+
+def _unpacker() -> igzip_lib.IgzipDecompressor:
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+
+
+def _drained(member: igzip_lib.IgzipDecompressor, packed: bytes) -> Iterator[bytes]:
+    """All that can be unpacked with these bytes, in bounded blocks."""
+    while True:
+        if block := member.decompress(packed, BLOCK_BYTES):
+            yield block
+        packed = b""
+        if member.eof or member.needs_input:
+            return
+
+
+def _salvaged(path: Path, begins: int, fails: int, given: int) -> Iterator[bytes]:
+    """What the member that begins at `begins` holds beyond its first `given` bytes.
+
+    A call that meets damage keeps what it has unpacked so far to itself. So everything is unpacked again, from `fails`
+    on byte by byte.
+    """
+    member, ahead = _unpacker(), given
+    with path.open("rb") as file:
+        file.seek(begins)
+        while piece := file.read(max(1, min(_PACKED_BYTES, fails - file.tell()))):
+            try:
+                for block in _drained(member, piece):
+                    if len(block) > ahead:
+                        yield block[ahead:]
+                    ahead = max(0, ahead - len(block))
+            except _IsalError:
+                return
