@@ -155,7 +155,7 @@ class Document(Generic[T]):
             if len(self._text) < BLOCK_BYTES:
                 self._more()
             comma = _last_comma(self._text)
-            events = self._decoded(self._text[:comma]) if comma else None
+            events = self._decoded(memoryview(self._text)[:comma]) if comma else None
             if events is not None:
                 self._drop(comma + 1)
                 yield events
@@ -193,9 +193,9 @@ class Document(Generic[T]):
         if self.malformed == _MOST_MALFORMED:
             raise _CutOff(f"given up at byte {at}, after {self.malformed} elements that are no events")
 
-    def _decoded(self, elements: bytes) -> list[T] | None:
+    def _decoded(self, elements: bytes | memoryview) -> list[T] | None:
         try:
-            return self._decode(b"[%b]" % elements)
+            return self._decode(b"".join((b"[", elements, b"]")))
         except (msgspec.DecodeError, RecursionError):
             return None
 

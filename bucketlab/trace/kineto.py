@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from bucketlab.errors import BadInput
 from bucketlab.trace import source
@@ -26,6 +27,7 @@ from bucketlab.trace.decimals import LATEST_NS, nanoseconds
 from bucketlab.trace.elements import Document, NoJson
 
 S = TypeVar("S", bound=msgspec.Struct)
+Bools = npt.NDArray[np.bool_]
 
 ABSENT = -1
 
@@ -45,13 +47,14 @@ _CATEGORIES = {
 }
 _OTHER_RUNTIME = re.compile(r"\w+_(runtime|driver)")  # hip_runtime, xpu_runtime, privateuse1_driver, ...
 _ON_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.GPU_ANNOTATION)
-_STEP = "ProfilerStep#"  # an operator in torch up to 1.11
+_COLLECTIVE_ARGS, _STEP_OF_OLD = 1, 2  # what a name may promise; steps were operators up to torch 1.11
 _COLLECTIVE = re.compile(r"^(c10d|_c10d_functional|nccl|rccl|gloo|ucc|mpi|xccl)::?|^record_param_comms$")
 _OUTPUT_FIRST = re.compile(r"^c10d::.*(gather|scatter|alltoall)")  # c10d's operators that take (outputs, inputs, ...)
 _NO_DTYPES = ("TensorList", "GenericList", "Scalar", "ScalarList", "")  # in "Input type"
 _RANK_IN_NAME = re.compile(r"(?<![a-z])rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NO_NUMBER = re.compile(r":\s*-?(?:nan|inf)\b")
+_OTHER_PHASES = frozenset("BEM")  # begin, end, metadata
 _NOTHING = msgspec.Raw(b"")
 _SAYS_NOTHING = CollectiveArgs()
 
@@ -107,6 +110,7 @@ def read_trace(path: str | Path) -> Trace:
     try:
         for piece in document.pieces():
             columns.add(piece)
+            piece.clear()  # so that the next piece is decoded into memory that the cache still holds
     except NoJson:
         raise BadInput(f"{path}: no JSON: want a trace as torch.profiler exports it") from None
     if not columns.rows:
@@ -238,20 +242,16 @@ class _Numbered(dict[Any, int]):
 
 
 class _Names(_Numbered):
-    """Names of events, and which of them have a part of their own to play."""
+    """Names of events, and what each promises: that is asked once for a name, not for every event."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.collectives: set[int] = set()
-        self.steps: list[int] = []
+        self.promises = bytearray()  # by number: _COLLECTIVE_ARGS, _STEP_OF_OLD or 0
 
     def __missing__(self, name: str) -> int:
-        number = super().__missing__(name)
-        if _COLLECTIVE.search(name):
-            self.collectives.add(number)
-        elif name.startswith(_STEP):
-            self.steps.append(number)
-        return number
+        collective = _COLLECTIVE_ARGS if _COLLECTIVE.search(name) else 0
+        self.promises.append(_STEP_OF_OLD if name.startswith("ProfilerStep#") else collective)
+        return super().__missing__(name)
 
 
 class _Codes(dict[str, int]):
@@ -283,19 +283,18 @@ class _Columns:
     def add(self, events: list[_Event]) -> None:
         complete = [event for event in events if event.ph == "X"]
         if len(complete) < len(events):
-            complete += self._from_other_phases(event for event in events if event.ph != "X")
+            complete += self._from_other_phases([event for event in events if event.ph in _OTHER_PHASES])
         self.complete += len(complete)
-        codes = list(map(self._codes.__getitem__, [event.cat for event in complete]))
-        rows = [event for event, code in zip(complete, codes, strict=True) if code != ABSENT]
-        category = np.array([code for code in codes if code != ABSENT], np.int8)
+        codes = map(self._codes.__getitem__, [event.cat for event in complete])
+        category = np.fromiter(codes, np.int8, len(complete))
+        rows, category = _kept(category != ABSENT, complete, category)
         start, started = nanoseconds([event.ts for event in rows])
         length, ended = nanoseconds([event.dur for event in rows])
         usable = started & ended & (length >= 0) & (start < LATEST_NS - length)
         if not usable.all():
             for i in np.flatnonzero(~usable):
                 usable[i] = self._is_instant(rows[i], bool(started[i]), bool(ended[i]))
-            rows = [rows[i] for i in np.flatnonzero(usable)]
-            category, start, length = category[usable], start[usable], length[usable]
+            rows, category, start, length = _kept(usable, rows, category, start, length)
         if rows:
             self._parts.append(self._columns(rows, category, start, start + length))
             self.rows += len(rows)
@@ -348,30 +347,33 @@ class _Columns:
                     self._note("only end", event)
 
     def _columns(self, rows: list[_Event], category: Int8s, start_ns: Int64s, end_ns: Int64s) -> Events:
-        names = list(map(self.names.__getitem__, [event.name for event in rows]))
-        tracks = list(map(self._tracks.__getitem__, [(event.pid, event.tid) for event in rows]))
-        name = np.array(names, np.int32)
-        if self.names.steps:
-            steps = np.isin(name, self.names.steps) & (category == Category.OPERATOR)
-            category[steps] = Category.ANNOTATION  # up to torch 1.11 a step is an operator
-        device, stream = np.full((2, len(rows)), ABSENT, np.int64)
+        count = len(rows)
+        args = [event.args for event in rows]
+        name = np.fromiter(map(self.names.__getitem__, [event.name for event in rows]), np.int32, count)
+        threads = zip([event.pid for event in rows], [event.tid for event in rows], strict=True)
+        promise = np.frombuffer(self.names.promises, np.int8)[name]
+        category[(promise == _STEP_OF_OLD) & (category == Category.OPERATOR)] = Category.ANNOTATION
+        device, stream = np.full((2, count), ABSENT, np.int64)
         on_device = np.flatnonzero(np.isin(category, _ON_DEVICE)).tolist()
-        device[on_device] = _int64s([_or_of_row(rows[i].args.device, rows[i].pid) for i in on_device])
-        stream[on_device] = _int64s([_or_of_row(rows[i].args.stream, rows[i].tid) for i in on_device])
-        collectives = self.names.collectives
-        for i in [i for i, event in enumerate(rows) if event.args.op is not None or names[i] in collectives]:
+        device[on_device] = _int64s([_or_of_row(args[i].device, rows[i].pid) for i in on_device])
+        stream[on_device] = _int64s([_or_of_row(args[i].stream, rows[i].tid) for i in on_device])
+        telling = np.flatnonzero(promise == _COLLECTIVE_ARGS).tolist()
+        for i in itertools.chain(telling, (i for i in on_device if args[i].op is not None)):
             if (said := self._said(rows[i])) != _SAYS_NOTHING:
                 self.collective_args[self.rows + i] = said
+        external = _int64s([each.external for each in args])
+        if external.min() == ABSENT:
+            external = np.where(external == ABSENT, _int64s([each.external_of_old for each in args]), external)
         return Events(
             start_ns=start_ns,
             end_ns=end_ns,
             name=name,
             category=category,
-            track=np.array(tracks, np.int32),
+            track=np.fromiter(map(self._tracks.__getitem__, threads), np.int32, count),
             device=np.where(np.abs(device) < 2**31, device, ABSENT).astype(np.int32),
             stream=stream,
-            correlation=_int64s([event.args.correlation for event in rows]),
-            external=_external(rows),
+            correlation=_int64s([each.correlation for each in args]),
+            external=external,
         )
 
     def _said(self, event: _Event) -> CollectiveArgs:
@@ -394,6 +396,12 @@ class _Columns:
         return None if word is None else self._words.setdefault(word, word)
 
 
+def _kept(which: Bools, rows: list[_Event], *columns: Any) -> tuple[Any, ...]:
+    if which.all():
+        return (rows, *columns)
+    return (list(itertools.compress(rows, which.tolist())), *(column[which] for column in columns))
+
+
 def _joined(begin: _Event, end: _Event) -> _Event:
     (start, stop), usable = nanoseconds([begin.ts, end.ts])
     length = decimal.Decimal(int(stop - start)).scaleb(-3) if usable.all() else "null"
@@ -408,16 +416,9 @@ def _or_of_row(told: int, row: int | str) -> int:
     return int(number[0]) if number else ABSENT
 
 
-def _external(rows: list[_Event]) -> Int64s:
-    ids = _int64s([event.args.external for event in rows])
-    if (ids == ABSENT).any():
-        ids = np.where(ids == ABSENT, _int64s([event.args.external_of_old for event in rows]), ids)
-    return ids
-
-
 def _int64s(values: list[int]) -> Int64s:
     try:
-        return np.array(values, np.int64)
+        return np.fromiter(values, np.int64, len(values))
     except OverflowError:
         return np.array([value if abs(value) < 2**63 else ABSENT for value in values], np.int64)
 

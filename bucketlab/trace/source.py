@@ -10,7 +10,7 @@ from isal import igzip_lib
 
 from bucketlab.errors import BadInput
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 19
 _PACKED_BYTES = 1 << 16  # of a gz at a time
 _IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]  # isal's stub gives an instance
 _GZIP = b"\x1f\x8b"
