@@ -143,6 +143,50 @@ def _show_profile(folder: Path, as_json: bool) -> None:
     print_profile(load_profile(folder), Console(), folder)
 
 
+@cli.command(cls=_LaunchCommand, context_settings={"allow_interspersed_args": False})
+@_launch_options
+@click.option("--seconds", type=click.FloatRange(1), default=10.0, help="Time box.", show_default=True)
+@click.option(
+    "--max-mb", type=click.FloatRange(0.004), default=128.0, help="Largest all-reduce, MiB.", show_default=True
+)
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
+@click.option(
+    "--timeout", type=click.FloatRange(1), default=300.0, help="Seconds to wait for a result.", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCHER...]")
+def link(
+    target: tuple[str, ...],
+    own_launcher: bool,
+    seconds: float,
+    max_mb: float,
+    dtype: Any,
+    timeout: float,
+    as_json: bool,
+    **launch: Any,
+) -> None:
+    """Measure the link between the ranks of a launch: all-reduces of growing size, in nccl-tests' terms.
+
+    No script is needed. Another launcher goes after two dashes: bucketlab link -- torchrun --nproc-per-node 8
+    """
+    from bucketlab.linking import LinkTask, measure_link
+
+    if target and not own_launcher:
+        raise BadInput(f"{target[0]}: a link is measured without a script; a launcher goes after --")
+    task = LinkTask(result="", largest_bytes=int(max_mb * 2**20), dtype=dtype, seconds=seconds)
+    measured = measure_link(_job(target, own_launcher, launch), task, timeout, as_json)
+    if measured is None:
+        _say("rank 0 runs on another node: the figures are there.")
+    elif as_json:
+        _print_json(measured)
+    else:
+        from rich.console import Console
+
+        from bucketlab.report.link import print_link
+
+        print_link(measured, Console())
+
+
 @cli.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
@@ -171,9 +215,7 @@ def analyze(
     if summaries:
         write_summaries(analysis, summaries)
     if as_json:
-        import msgspec
-
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(analysis), indent=1) + b"\n")
+        _print_json(analysis)
         return
     if as_csv:
         from bucketlab.report.analysis import write_csv
@@ -209,15 +251,19 @@ def doctor(as_json: bool) -> None:
 
     checks = examine()
     if as_json:
-        import msgspec
-
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(checks), indent=1) + b"\n")
+        _print_json(checks)
         return
     from rich.console import Console
 
     from bucketlab.report.doctor import print_checks
 
     print_checks(checks, Console())
+
+
+def _print_json(document: object) -> None:
+    import msgspec
+
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 
 def _say(line: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bucketlab.errors import BadInput
+from bucketlab.link.bandwidth import bus_gb_s
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Totals
 from bucketlab.trace import classify
 from bucketlab.trace.collectives import NEVER, Collectives, kernel_collectives, worker_collectives
@@ -289,7 +290,7 @@ def _collective_events(found: _Found, steps: Steps, measured: _Measured) -> list
                 end_ns=end_ns,
                 overlap_ns=overlap_ns,
                 exposed_ns=end_ns - start_ns - overlap_ns,
-                bus_gb_s=classify.bus_gb_s(what.op, what.size_bytes, what.group_size, end_ns - start_ns),
+                bus_gb_s=bus_gb_s(what.op, what.size_bytes, what.group_size, end_ns - start_ns),
                 queued_ns=None if unready else queued_ns,
             )
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from bucketlab.analysis import merge
 from bucketlab.analysis.advice import advise
-from bucketlab.link.curve import LinkCurve, concurrency
+from bucketlab.link.measured import measured_link
 from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
 from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary, StepTime
@@ -205,21 +205,8 @@ def _median_rate(values: Iterable[float | None]) -> float | None:
 def _link(facts: RunFacts, reports: Sequence[RankReport]) -> Link | None:
     if not facts.link_points:
         return None
-    curve = LinkCurve.fit(facts.link_points)
-    hosts = {report.host for report in reports}
-    ranks = f"{facts.world_size} rank{'s' if facts.world_size != 1 else ''}"
-    place = "within one host" if len(hosts) == 1 else f"across {len(hosts)} hosts"
-    return Link(
-        kind="measured",
-        what=f"{facts.backend}, {ranks} {place}",
-        dtype=facts.link_dtype,
-        ranks=facts.world_size,
-        points=facts.link_points,
-        concurrency=concurrency(facts.link_points),
-        latency_ns=curve.latency_ns,
-        bandwidth_gb_s=curve.bandwidth_gb_s,
-        residual=curve.residual,
-    )
+    hosts = [report.host for report in reports]
+    return measured_link(facts.link_points, facts.link_dtype, facts.backend, facts.world_size, hosts)
 
 
 def _missing(facts: RunFacts, reports: Sequence[RankReport | None]) -> list[str]:

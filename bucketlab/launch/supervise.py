@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +21,7 @@ from types import FrameType
 import msgspec
 
 import bucketlab.worker
+from bucketlab.errors import WorkFailed
 from bucketlab.launch.display import Display
 from bucketlab.worker.bootstrap import STACK_SIGNAL
 from bucketlab.worker.config import VARIABLE, WorkerConfig
@@ -80,6 +82,23 @@ def supervise(
             return _watch(process, control, timeout_seconds, display)
 
 
+def run_plainly(
+    argv: Sequence[str], environment: dict[str, str], timeout_seconds: float, output_to_stderr: bool
+) -> int | None:
+    """Runs a launch that is all ours to its end; its exit code, or None where it was stopped for taking too long."""
+    with _signals_interrupt():
+        stdout = sys.stderr if output_to_stderr else None
+        process = subprocess.Popen(argv, env=environment, start_new_session=True, stdout=stdout)
+        try:
+            return process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        except KeyboardInterrupt:
+            raise WorkFailed("interrupted.") from None
+        finally:
+            _end(process, signal.SIGTERM)
+
+
 def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: float, display: Display) -> Outcome:
     interrupted = stalled = False
     stacks: dict[int, str] = {}
@@ -121,7 +140,16 @@ def _environment(config: WorkerConfig) -> dict[str, str]:
 
 
 def _stop(process: subprocess.Popen[bytes], control: Path, first: signal.Signals) -> None:
-    """Asks, insists, then kills: the launcher, its process group, and every rank known by its progress."""
+    """Ends the launcher and its process group, then every rank known by its progress."""
+    _end(process, first)
+    for rank in read_progress(control):
+        if _belongs_to_us(rank.pid, control):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes], first: signal.Signals) -> None:
+    """Asks, insists, then kills."""
     for number in (first, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             break
@@ -130,10 +158,6 @@ def _stop(process: subprocess.Popen[bytes], control: Path, first: signal.Signals
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(_GRACE_SECONDS)
     process.wait()
-    for rank in read_progress(control):
-        if _belongs_to_us(rank.pid, control):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rank.pid, signal.SIGKILL)
 
 
 def _belongs_to_us(pid: int, control: Path) -> bool:

@@ -22,20 +22,6 @@ _FASTEST_GB_S = 1e6
 _CONCURRENT_BELOW = 0.8
 
 
-def bus_factor(op: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests' doc/PERFORMANCE.md defines it.
-
-    Args:
-        op: "allreduce" (2(n-1)/n), "reducescatter", "allgather" or "alltoall" ((n-1)/n); others count as 1.
-        ranks: n, at least 1.
-    """
-    if op == "allreduce":
-        return 2 * (ranks - 1) / ranks
-    if op in ("reducescatter", "allgather", "alltoall"):
-        return (ranks - 1) / ranks
-    return 1.0
-
-
 @dataclass(frozen=True, eq=False)
 class LinkCurve:
     """Time of one all-reduce against its size.

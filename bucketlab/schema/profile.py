@@ -92,6 +92,8 @@ class LinkPoint(msgspec.Struct, kw_only=True):
     ns: int  # time per collective; with two in flight, half the time of the pair
     p10_ns: int
     p90_ns: int
+    low_ns: int | None = None  # 95 % confidence interval of `ns`
+    high_ns: int | None = None
     repetitions: int
     algorithm_gb_s: float
     bus_gb_s: float
@@ -109,6 +111,7 @@ class Link(msgspec.Struct, kw_only=True):
     latency_ns: int  # of the fit latency + bytes / bandwidth
     bandwidth_gb_s: float  # of the same fit: bytes of the buffer per ns, not bus bandwidth
     residual: float  # root mean square of the fit's relative errors
+    hosts: list[str] = []
 
 
 class Memory(msgspec.Struct, kw_only=True):

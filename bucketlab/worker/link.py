@@ -10,20 +10,25 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from bucketlab.link.curve import bus_factor
+from bucketlab.link.bandwidth import bus_factor
 from bucketlab.schema.profile import LinkPoint
 
 _SMALLEST_BYTES = 4096
-_GROWTH = 4  # between sizes up to a MiB, where latency rules; half of it above, where bandwidth does
 _MIB = 2**20
+_GROWTH_OF_SMALL, _GROWTH_OF_LARGE = 4, 2  # below a MiB latency rules, above it bandwidth does, and links bend
 _BLOCK_NS = 2_000_000  # operations back to back until this long, so that the clock and the start do not matter
 _MOST_IN_BLOCK = 50
-_MOST_BLOCKS = 15
-_FEWEST_BLOCKS = 3
+_BLOCKS_AT_A_TIME = 5
+_MOST_BLOCKS = 60
+_CLOSE_ENOUGH = 0.03  # half the width of the median's 95 % confidence interval, as a part of the median
 _IN_FLIGHT_BYTES = (64 * 1024, _MIB, 8 * _MIB)
+_PART_FOR_PAIRS = 0.2  # of the time box
+
+Samples = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,18 @@ class LinkMeter:
         sizes = _sizes(gradient_bytes)
         points: list[LinkPoint] = []
         for done, size in enumerate(sizes):
-            left_ns = self._agree(self._box_ns * 0.8 - (time.monotonic_ns() - began_ns), dist.ReduceOp.MIN)
+            spent_ns = time.monotonic_ns() - began_ns
+            left_ns = self._agree(self._box_ns * (1 - _PART_FOR_PAIRS) - spent_ns, dist.ReduceOp.MIN)
             guess_ns = points[-1].ns * size / points[-1].bytes if points else 0.0
-            if not self._fits(size) or (points and guess_ns * (_FEWEST_BLOCKS + 1) > left_ns):
+            if not self._fits(size) or (points and guess_ns * (_BLOCKS_AT_A_TIME + 1) > left_ns):
                 return LinkMeasurement(points + self._pairs(points), cut_at_bytes=points[-1].bytes if points else None)
             points.append(self._point(size, 1, left_ns / (len(sizes) - done)))
         return LinkMeasurement(points + self._pairs(points), cut_at_bytes=None)
 
     def _pairs(self, alone: list[LinkPoint]) -> list[LinkPoint]:
         largest = max((point.bytes for point in alone), default=0)
-        return [self._point(size, 2, self._box_ns * 0.06) for size in _IN_FLIGHT_BYTES if size <= largest]
+        sizes = [size for size in _IN_FLIGHT_BYTES if size <= largest]
+        return [self._point(size, 2, self._box_ns * _PART_FOR_PAIRS / len(sizes)) for size in sizes]
 
     def _point(self, size: int, in_flight: int, budget_ns: float) -> LinkPoint:
         elements = max(1, size // self._dtype.itemsize)
@@ -72,10 +79,15 @@ class LinkMeter:
         self._block_ns(buffers, 1)  # connections and buffers of this size are made now
         once_ns = self._agree(self._block_ns(buffers, 1), dist.ReduceOp.MAX)
         operations = int(np.clip(_BLOCK_NS / once_ns, 1, _MOST_IN_BLOCK))
-        blocks = int(np.clip(budget_ns / (once_ns * operations), _FEWEST_BLOCKS, _MOST_BLOCKS))
-        mine = torch.tensor([self._block_ns(buffers, operations) for _ in range(blocks)], dtype=torch.float64)
-        slowest = self._reduce(mine, dist.ReduceOp.MAX) / (operations * in_flight)
-        return _point(elements * self._dtype.itemsize, in_flight, slowest, operations * in_flight, self._ranks)
+        blocks_ns = np.zeros(0)
+        while len(blocks_ns) < _MOST_BLOCKS:
+            mine = torch.tensor([self._block_ns(buffers, operations) for _ in range(_BLOCKS_AT_A_TIME)]).double()
+            blocks_ns = np.concatenate([blocks_ns, self._reduce(mine, dist.ReduceOp.MAX)])
+            # Every rank has the same samples, so all of them stop together.
+            if _half_width(blocks_ns) < _CLOSE_ENOUGH or blocks_ns.sum() + blocks_ns[-1] > budget_ns:
+                break
+        each_ns = blocks_ns / (operations * in_flight)
+        return _point(elements * self._dtype.itemsize, in_flight, each_ns, operations * in_flight, self._ranks)
 
     def _block_ns(self, buffers: list[torch.Tensor], operations: int) -> int:
         self._agree(0.0, dist.ReduceOp.MAX)  # all ranks start together
@@ -99,12 +111,11 @@ class LinkMeter:
     def _agree(self, value: float, op: dist.ReduceOp.RedOpType) -> float:
         return float(self._reduce(torch.tensor([value], dtype=torch.float64), op)[0])
 
-    def _reduce(
-        self, values: torch.Tensor, op: dist.ReduceOp.RedOpType
-    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _reduce(self, values: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Samples:
         on_device = values.to(self._device)
         dist.all_reduce(on_device, op=op, group=self._group)
-        return on_device.cpu().numpy()
+        reduced: Samples = on_device.cpu().numpy()
+        return reduced
 
 
 def _sizes(gradient_bytes: int) -> list[int]:
@@ -112,25 +123,40 @@ def _sizes(gradient_bytes: int) -> list[int]:
     size = _SMALLEST_BYTES
     while size < gradient_bytes:
         sizes.append(size)
-        size *= _GROWTH if size < _MIB else _GROWTH // 2
+        size *= _GROWTH_OF_SMALL if size < _MIB else _GROWTH_OF_LARGE
     return [*sizes, max(gradient_bytes, _SMALLEST_BYTES)]
 
 
-def _point(
-    size: int,
-    in_flight: int,
-    samples_ns: np.ndarray[tuple[int], np.dtype[np.float64]],
-    operations: int,
-    ranks: int,
-) -> LinkPoint:
+def median_interval(samples: Samples) -> tuple[float, float]:
+    """95 % confidence interval of the median from order statistics, whatever the distribution.
+
+    The number of samples below the median is binomial; its normal approximation gives the two ranks. With fewer
+    than six samples the interval is all of them, and holds with less confidence.
+    """
+    ordered = np.sort(samples)
+    n = len(ordered)
+    reach = 0.98 * np.sqrt(n)
+    low, high = int(np.floor(n / 2 - reach)), int(np.ceil(n / 2 + reach))
+    return float(ordered[max(0, low)]), float(ordered[min(n - 1, high)])
+
+
+def _half_width(samples: Samples) -> float:
+    low, high = median_interval(samples)
+    return (high - low) / 2 / float(np.median(samples))
+
+
+def _point(size: int, in_flight: int, samples_ns: Samples, operations: int, ranks: int) -> LinkPoint:
     p10, median, p90 = (float(one) for one in np.percentile(samples_ns, [10, 50, 90]))
+    low, high = median_interval(samples_ns)
     return LinkPoint(
         bytes=size,
         in_flight=in_flight,
         ns=round(median),
         p10_ns=round(p10),
         p90_ns=round(p90),
+        low_ns=round(low),
+        high_ns=round(high),
         repetitions=len(samples_ns) * operations,
         algorithm_gb_s=size / median,
-        bus_gb_s=size / median * bus_factor("allreduce", ranks),
+        bus_gb_s=size / median * (bus_factor("allreduce", ranks) or 0.0),
     )

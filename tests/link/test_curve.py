@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bucketlab.link.curve import LinkCurve, bus_factor, concurrency
+from bucketlab.link.curve import LinkCurve, concurrency
 from bucketlab.schema.profile import LinkPoint
 
 SIZES = [4096 << (2 * step) for step in range(8)]
@@ -99,10 +99,3 @@ def test_a_pair_that_moves_more_than_one_alone_shows_as_gain():
 def test_a_curve_without_points_in_turn_is_refused():
     with pytest.raises(ValueError, match="one collective in flight"):
         LinkCurve.fit([point(4096, 1000, in_flight=2)])
-
-
-def test_bus_factors_are_those_of_nccl_tests():
-    assert bus_factor("allreduce", 2) == 1.0
-    assert bus_factor("allreduce", 8) == 1.75
-    assert bus_factor("allgather", 4) == 0.75
-    assert bus_factor("broadcast", 4) == 1.0

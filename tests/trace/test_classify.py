@@ -94,18 +94,6 @@ def test_dtypes_have_torchs_names(spelling, dtype):
     assert classify.dtype_of(spelling) == dtype
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests():
-    # its own example of 8 ranks: all-reduce moves 2(n-1)/n of the buffer per rank, all-gather (n-1)/n, broadcast all
-    assert classify.bus_gb_s("allreduce", 1_000_000, 8, 1_000) == pytest.approx(1750)
-    assert classify.bus_gb_s("allgather", 1_000_000, 8, 1_000) == pytest.approx(875)
-    assert classify.bus_gb_s("reducescatter", 1_000_000, 8, 1_000) == pytest.approx(875)
-    assert classify.bus_gb_s("alltoall", 1_000_000, 8, 1_000) == pytest.approx(875)
-    assert classify.bus_gb_s("broadcast", 1_000_000, 8, 1_000) == pytest.approx(1000)
-    assert classify.bus_gb_s("unknown", 1_000_000, 8, 1_000) is None
-    assert classify.bus_gb_s("allreduce", 1_000_000, 8, 0) is None
-    assert classify.bus_gb_s("allreduce", None, 8, 1_000) is None
-
-
 def test_a_user_adds_kernels_of_his_own(tmp_path):
     file = tmp_path / "rules.toml"
     file.write_text('[kernels]\n"^my_ring_\\\\w+" = "allreduce"\n')

@@ -1,0 +1,58 @@
+"""The measured bandwidth of a link against its configured rate, on two hosts made of network namespaces.
+
+    python -m bench.link            (root on Linux)
+
+The rate that the kernel's token bucket is given counts whole Ethernet frames; what of it is left for data under TCP is
+printed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.hosts import INTERFACE, network, reason_unavailable
+
+_ROOT = Path(__file__).parents[1]
+_RATES_MBIT = (500, 1000, 2000, 4000)
+_PAYLOAD = 1448 / 1514  # data of a full TCP segment with timestamps, of the frame that carries it
+
+
+def main() -> None:
+    if (reason := reason_unavailable()) is not None:
+        sys.exit(f"no hosts to be had: {reason}")
+    print("configured    of it data    fitted    fitted / configured    fitted / data    latency")
+    for rate_mbit in _RATES_MBIT:
+        link = _measure(rate_mbit)
+        fitted_mbit = link["bandwidth_gb_s"] * 8000
+        print(
+            f"{rate_mbit:5} Mbit/s {rate_mbit * _PAYLOAD:7.0f} Mbit/s {fitted_mbit:7.0f} Mbit/s"
+            f" {fitted_mbit / rate_mbit:16.3f} {fitted_mbit / rate_mbit / _PAYLOAD:18.3f}"
+            f" {link['latency_ns'] / 1000:10.0f} us"
+        )
+
+
+def _measure(rate_mbit: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder, network(2, mbit_per_s=rate_mbit) as hosts:
+        nodes = []
+        for index, host in enumerate(hosts):
+            command = [
+                *(sys.executable, "-m", "bucketlab", "link", "--json", "--seconds", "10", "--max-mb", "64"),
+                *("--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1"),
+                *("--master-addr", hosts[0].address, "--master-port", "29500"),
+            ]
+            environment = {**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONPATH": str(_ROOT)}
+            nodes.append(
+                host.popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            )
+        outputs = [node.communicate(timeout=200)[0] for node in nodes]
+    link: dict[str, float] = json.loads(outputs[0])
+    return link
+
+
+if __name__ == "__main__":
+    main()

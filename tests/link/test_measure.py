@@ -1,0 +1,77 @@
+"""A link measured by the command: real ranks, real gloo, and on shaped hosts the rate that was configured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bucketlab.worker.link import median_interval
+from tests.commands import ROOT, bucketlab, last_line
+from tests.hosts import INTERFACE, network, reason_unavailable
+
+
+def test_sizes_grow_to_the_largest_asked_for_alone_and_in_pairs(tmp_path: Path) -> None:
+    done = bucketlab("link", "--json", "--seconds", "4", "--max-mb", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    link = json.loads(done.stdout)
+    alone = [point["bytes"] for point in link["points"] if point["in_flight"] == 1]
+    assert alone == sorted(alone)
+    assert alone[0] == 4096 and alone[-1] == 2 * 2**20
+    assert {point["bytes"] for point in link["points"] if point["in_flight"] == 2} == {2**16, 2**20}
+    for point in link["points"]:
+        assert point["low_ns"] <= point["ns"] <= point["high_ns"]
+        assert point["algorithm_gb_s"] == pytest.approx(point["bytes"] / point["ns"], rel=0.01)
+        assert point["bus_gb_s"] == pytest.approx(point["algorithm_gb_s"])  # two ranks move the buffer once
+    assert link["kind"] == "measured"
+
+
+def test_any_launcher_that_gives_ranks_will_do_and_dtype_is_ours_to_choose(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    done = bucketlab(
+        "link", "--json", "--seconds", "2", "--max-mb", "1", "--dtype", "bfloat16", "--", *launcher, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    link = json.loads(done.stdout)
+    assert (link["ranks"], link["dtype"]) == (3, "bfloat16")
+
+
+def test_a_script_is_not_taken_for_a_launcher(tmp_path: Path) -> None:
+    done = bucketlab("link", "train.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "without a script" in last_line(done)
+
+
+@pytest.mark.skipif(reason_unavailable() is not None, reason=f"no hosts to be had: {reason_unavailable()}")
+def test_the_fit_is_of_the_order_of_the_configured_rate(tmp_path: Path) -> None:
+    with network(2, mbit_per_s=500) as hosts:
+        nodes = []
+        for index, host in enumerate(hosts):
+            command = [
+                *(sys.executable, "-m", "bucketlab", "link", "--json", "--seconds", "5", "--max-mb", "8"),
+                *("--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1"),
+                *("--master-addr", hosts[0].address, "--master-port", "29500"),
+            ]
+            environment = {**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONPATH": str(ROOT)}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            nodes.append(host.popen(command, cwd=tmp_path, env=environment, **pipes))
+        outputs = [node.communicate(timeout=200) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs[0][1][-3000:]
+    link = json.loads(outputs[0][0])
+    assert link["hosts"] == ["host0", "host1"]
+    assert 0.5 < link["bandwidth_gb_s"] / (500e6 / 8 / 1e9) < 1.1
+    assert "another node" in outputs[1][1]
+
+
+def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:
+    random = np.random.default_rng(7)
+    held = 0
+    for _ in range(2000):
+        low, high = median_interval(random.exponential(1.0, size=25))
+        held += low <= np.log(2) <= high
+    assert held / 2000 > 0.93
