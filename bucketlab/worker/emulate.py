@@ -1,0 +1,698 @@
+"""A link that is not there, under a real job: buckets are reduced as ever, and arrive when the modelled link says.
+
+A communication hook averages and all-reduces each bucket with DDP's own arithmetic, so the training computes what it
+computes without. The bucket is handed to DDP no earlier than the modelled link would have moved it: its transfer
+begins when the last rank's bucket is ready and the link is free, and runs beside the backward pass. What follows
+from it is emulated, never measured, and where the real reduction is the slower one it is not valid: `Emulated` says so.
+
+On CPU one thread of its own, which sleeps, completes the buckets. On a GPU a side stream is held, not the host; that
+part (`_StreamLink`) has not run on a GPU yet. Only the all-reduces of gradients are emulated: broadcasts of buffers and
+the map of unused parameters take the real link.
+"""
+
+# No postponed annotations in this file: DDP looks at those of a communication hook.
+import contextlib
+import ctypes
+import functools
+import itertools
+import platform
+import queue
+import statistics
+import sys
+import threading
+import time
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from bucketlab.errors import WorkFailed
+from bucketlab.link.curve import LinkCurve
+from bucketlab.worker import ddp
+
+_Outcome = torch.futures.Future[torch.Tensor | Exception]
+
+_TOLERANCE = 0.03  # of the modelled time
+_LATE_STEPS = 0.05  # so few do not move a median
+_JUDGED_FROM_NS = 1_000_000  # shorter transfers are emulated too, less exactly
+_KEPT = 10_000  # newest transfers, for medians
+_SPIN_NS = 60_000  # a sleep ends up to this late
+_NOTHING_NS = 0.5  # what rounding leaves of a difference between times since boot
+_SLEEPS_REMEMBERED = 15
+_PR_SET_TIMERSLACK = 29  # prctl(2)
+
+
+class Emulated(msgspec.Struct, kw_only=True):
+    """What an emulated link did, on this rank, since it was installed or last `reset`."""
+
+    kind: Literal["emulated"] = "emulated"
+    latency_ns: int  # of the modelled link's fit latency + bytes / bandwidth
+    bandwidth_gb_s: float  # of the same fit: bytes of the buffer per ns
+    concurrency: int
+    transfers: int
+    late_transfers: int  # the real reduction ended later than the model says, by more than 3 % of the modelled time
+    steps: int  # backward passes that sent buckets
+    late_steps: int  # their last reduction ended later than modelled, by more than 3 % of their transfers' time
+    worst_excess_ns: int  # of a step: by how much the real reduction ended later than modelled
+    median_error: float | None  # how late completions came, over the modelled time; transfers of 1 ms and more
+    worst_error: float | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether step times under this link mean anything."""
+        return self.steps > 0 and self.late_steps <= _LATE_STEPS * self.steps
+
+    @property
+    def why_not_valid(self) -> str | None:
+        """One line for the user, or None."""
+        if self.valid:
+            return None
+        if self.steps == 0:
+            return "no bucket went over the emulated link"
+        return (
+            f"the real link was slower than the emulated one in {self.late_steps} of {self.steps} steps, "
+            f"by up to {self.worst_excess_ns / 1e6:.1f} ms"
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """What one backward pass of one module sends."""
+
+    sent: int = 0
+    all_sent: bool = False
+    completed: int = 0
+    modelled_ns: float = 0.0  # transfers one after the other
+    end_ns: float = 0.0  # of all that was sent, modelled; on a GPU times count from here
+    reduced_ns: float = 0.0  # of all that was sent, really
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One bucket on the emulated link; None is "not yet". Times are of `time.perf_counter_ns`."""
+
+    number: int
+    bytes: int
+    step: _Step
+    ready_ns: int  # on this rank
+    arrived_ns: int | None = None  # ready on all ranks
+    reduced_ns: int | None = None  # the real reduction was over
+    start_ns: float | None = None  # modelled
+    end_ns: float | None = None
+    completed_ns: int | None = None  # handed to DDP
+
+
+class ModelledLink:
+    """The link alone, driven by the time it is told. Moves `concurrency` transfers at a time, in order of arrival.
+
+    As in `bucketlab.predict.replay`: each first spends its latency, beside others, then moves its bytes; those that
+    move bytes share the link evenly, and two or more of them move `pair_gain` times what one alone does.
+    """
+
+    def __init__(self, curve: LinkCurve, concurrency: int) -> None:
+        self._curve = curve
+        self._concurrency = concurrency
+        self._now = 0.0  # of the last arrival or change
+        self._waiting: deque[_Moving] = deque()
+        self._moving: list[_Moving] = []
+
+    def arrive(self, transfer: Transfer) -> list[Transfer]:
+        """A transfer is ready on all ranks since `arrived_ns`.
+
+        The link is told of arrivals in their order but a little late, when it has gone on already. With one transfer
+        at a time that changes nothing; with several, it then counts from where the link has got to.
+
+        Returns:
+            Transfers that ended before it came, with `start_ns` and `end_ns`.
+        """
+        assert transfer.arrived_ns is not None
+        ended = self.advance(transfer.arrived_ns)
+        self._waiting.append(
+            self._moving_of(transfer)
+        )  # made here: when its turn comes, another one is to be completed
+        if transfer.arrived_ns > self._now:
+            self._move_on(transfer.arrived_ns - self._now)
+        self._start_waiting()
+        return ended
+
+    def next_change_ns(self) -> float | None:
+        """When something ends next if nothing arrives; None when the link stands idle."""
+        if not self._moving:
+            return None
+        share = self._share()
+        return self._now + min(one.latency_ns if one.latency_ns > 0 else one.bytes_ns / share for one in self._moving)
+
+    def advance(self, to_ns: float) -> list[Transfer]:
+        """Transfers that have ended by then, in order of their ends."""
+        ended: list[Transfer] = []
+        while (change_ns := self.next_change_ns()) is not None and change_ns <= to_ns:
+            self._move_on(change_ns - self._now)
+            for one in self._moving:
+                if one.is_over:
+                    one.transfer.end_ns = self._now
+                    ended.append(one.transfer)
+            self._moving = [one for one in self._moving if not one.is_over]
+            self._start_waiting()
+        return ended
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._moving) < self._concurrency:
+            one = self._waiting.popleft()
+            one.transfer.start_ns = self._now
+            self._moving.append(one)
+
+    def _moving_of(self, transfer: Transfer) -> "_Moving":
+        alone_ns = float(self._curve.time_ns(transfer.bytes))
+        latency_ns = min(alone_ns, self._curve.latency_ns) if self._concurrency > 1 else 0.0
+        return _Moving(transfer, latency_ns, alone_ns - latency_ns)
+
+    def _move_on(self, ahead_ns: float) -> None:
+        share = self._share()
+        for one in self._moving:
+            if one.latency_ns > 0:
+                left_ns = one.latency_ns - ahead_ns
+                one.latency_ns = left_ns if left_ns > _NOTHING_NS else 0.0
+            else:
+                one.bytes_ns -= ahead_ns * share
+        self._now += ahead_ns
+
+    def _share(self) -> float:
+        sharing = sum(one.latency_ns <= 0 for one in self._moving)
+        return 1.0 if sharing < 2 else self._curve.pair_gain / sharing
+
+
+@dataclass(slots=True, eq=False)
+class _Moving:
+    transfer: Transfer
+    latency_ns: float  # left
+    bytes_ns: float  # left, if it were alone
+
+    @property
+    def is_over(self) -> bool:
+        return self.latency_ns <= 0 and self.bytes_ns <= _NOTHING_NS
+
+
+class Emulation:
+    """Puts an emulated link under DDP modules; several modules share it.
+
+    Every rank must install, attach and remove at the same step.
+
+    Args:
+        curve: time of one all-reduce alone on the modelled link.
+        concurrency: transfers that it moves at a time; on a GPU only 1, as NCCL does.
+    """
+
+    def __init__(self, curve: LinkCurve, concurrency: int = 1) -> None:
+        self._curve = curve
+        self._concurrency = concurrency
+        self._tally = _Tally()
+        self._links: dict[torch.device, _Link] = {}
+        self._senders: weakref.WeakKeyDictionary[DistributedDataParallel, _Sender] = weakref.WeakKeyDictionary()
+
+    def install(self, module: DistributedDataParallel) -> None:
+        """Between two steps; the buckets stay as they are.
+
+        Raises:
+            WorkFailed: the module must be left alone; `why_not` tells the reason beforehand.
+        """
+        reason = self.why_not(module)
+        if reason is not None:
+            raise WorkFailed(f"no link can be emulated under {type(module.module).__name__}: {reason}")
+        ddp.put_in_new_reducer(module, ddp.layout(module))
+        self.attach(module)
+
+    def why_not(self, module: DistributedDataParallel) -> str | None:
+        """Why no link can be emulated under this module, or None."""
+        hook = ddp.hook_of(module)
+        if hook is not None and module not in self._senders:
+            return f"the script registered its own communication hook, {hook}"
+        if self._concurrency > 1 and next(module.parameters()).device.type == "cuda":
+            return "on a GPU the emulated link moves one transfer at a time"
+        return ddp.why_not_rebuildable(module)
+
+    def attach(self, module: DistributedDataParallel) -> None:
+        """Puts the link under a new reducer, one without a communication hook, and leaves its buckets as they are."""
+        before = self._senders.pop(module, None)
+        if before is not None:
+            before.close()
+        device = next(module.parameters()).device
+        if device not in self._links:
+            self._links[device] = self._new_link(device)
+        sender = _Sender(module, self._links[device])
+        module.register_comm_hook(sender, _send)
+        module._comm_hooks.clear()  # what `register_comm_hook` remembers outlives the reducer
+        self._senders[module] = sender
+
+    def remove(self) -> None:
+        """Between two steps: gives each module a reducer without the link, with the same buckets."""
+        for module, sender in list(self._senders.items()):
+            sender.close()
+            ddp.put_in_new_reducer(module, ddp.layout(module))
+        self._senders.clear()
+        for link in self._links.values():
+            link.stop()
+        self._links.clear()
+
+    def reset(self) -> None:
+        """Between two steps: counts anew from here."""
+        for link in self._links.values():
+            link.settle()
+        self._tally.clear()
+
+    def report(self) -> Emulated:
+        """Between two steps: what the link did."""
+        for link in self._links.values():
+            link.settle()
+        return self._tally.report(self._curve, self._concurrency)
+
+    def newest_transfers(self) -> list[Transfer]:
+        """On CPU, the newest completed transfers, in order of completion; none on a GPU."""
+        return list(self._tally.newest)
+
+    def _new_link(self, device: torch.device) -> "_Link":
+        if device.type == "cuda":
+            return _StreamLink(self._curve, device, self._tally)
+        return _HostLink(ModelledLink(self._curve, self._concurrency), self._tally)
+
+
+def _send(sender: "_Sender", bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return sender.send(bucket)
+
+
+class _Sender:
+    """One module's side of the link. Holds no reference to the module, whose reducer holds this."""
+
+    def __init__(self, module: DistributedDataParallel, link: "_Link") -> None:
+        self.group: dist.ProcessGroup = module.process_group
+        self.ranks = dist.get_world_size(self.group)
+        on_host = next(module.parameters()).device.type == "cpu"  # a stream needs no clock
+        self.shares_clock = on_host and _shares_clock(self.group)
+        self._link = link
+        self._averaging = _Averaging(module, self.ranks)
+        self._step = _Step()
+
+    def send(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        step = self._step
+        step.sent += 1
+        if bucket.is_last():
+            step.all_sent = True
+            self._step = _Step()
+        return self._link.send(bucket, self, step)
+
+    def average(self, bucket: GradBucket) -> None:
+        self._averaging.average(bucket)
+
+    def close(self) -> None:
+        self._averaging.close()
+
+
+def _shares_clock(group: dist.ProcessGroup) -> bool:
+    """Whether `time.perf_counter_ns` is the same clock on all ranks, that of one running kernel; all must ask."""
+    mine = zlib.crc32(_kernel().encode())
+    bounds = torch.tensor([mine, -mine])
+    dist.all_reduce(bounds, dist.ReduceOp.MAX, group=group)
+    return int(bounds[0]) == -int(bounds[1])
+
+
+def _kernel() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/time").readlink())
+    except OSError:
+        return platform.node()
+
+
+class _Averaging:
+    """DDP's own arithmetic, so that the result is the same to the last bit.
+
+    It multiplies by the reciprocal while it copies a gradient into its bucket, and divides a gradient that lives there
+    already (`Reducer::mark_variable_ready_dense` in torch's reducer.cpp, seen in 2.13). Which one it is shows only
+    while the gradient is accumulated.
+    """
+
+    def __init__(self, module: DistributedDataParallel, ranks: int) -> None:
+        self._ranks = ranks
+        self._storage: dict[int, int] = {}  # id of a parameter -> address of the storage its gradient was written to
+        self._handles: list[RemovableHandle] = []
+        if module.gradient_as_bucket_view and ranks > 1:
+            parameters = [one for _, one in ddp.named_parameters(module)]
+            self._handles = [one.register_post_accumulate_grad_hook(self._note) for one in parameters]
+
+    def average(self, bucket: GradBucket) -> None:
+        """Divides the bucket's gradients by the number of ranks."""
+        if self._ranks == 1:
+            return
+        if not self._handles:
+            bucket.buffer().mul_(1.0 / self._ranks)
+            return
+        here = bucket.buffer().untyped_storage().data_ptr()
+        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
+            if self._storage.get(id(parameter)) == here:
+                gradient.div_(self._ranks)
+            else:
+                gradient.mul_(1.0 / self._ranks)
+            self._storage[id(parameter)] = here  # where it stays if it gets no gradient next time
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self._storage[id(parameter)] = parameter.grad.untyped_storage().data_ptr()
+
+
+class _Link(Protocol):
+    """Moves buckets on one kind of device."""
+
+    def send(self, bucket: GradBucket, sender: _Sender, step: _Step) -> torch.futures.Future[torch.Tensor]: ...
+
+    def settle(self) -> None:
+        """Waits until all that was sent is counted."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class _HostLink:
+    """On CPU: the backward thread sends, the backend's threads tell what is over, and one thread completes.
+
+    That thread alone drives the link; whatever it knows came through its inbox. A bucket is ready on all ranks at the
+    greatest of their times. Where they share no clock it is the time when this rank hears that all are there, which is
+    later by a small all-reduce.
+    """
+
+    def __init__(self, link: ModelledLink, tally: "_Tally") -> None:
+        self._link = link
+        self._tally = tally
+        self._numbers = itertools.count()
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._arriving: deque[Transfer] = deque()  # in the order of sending, which is that of arrival
+        self._open: dict[int, tuple[_Outcome, torch.Tensor]] = {}  # number of a transfer -> what DDP waits for
+        self._thread = threading.Thread(target=self._run, name="bucketlab-emulated-link", daemon=True)
+        self._thread.start()
+
+    def send(self, bucket: GradBucket, sender: _Sender, step: _Step) -> torch.futures.Future[torch.Tensor]:
+        ready_ns = time.perf_counter_ns()
+        buffer = bucket.buffer()
+        outcome: _Outcome = torch.futures.Future()
+        transfer = Transfer(next(self._numbers), buffer.nbytes, step, ready_ns)
+        self._open[transfer.number] = outcome, buffer
+        if sender.ranks == 1:
+            transfer.arrived_ns = transfer.reduced_ns = ready_ns
+        self._inbox.put(functools.partial(self._sent, transfer))
+        if sender.ranks == 1:
+            return outcome.then(_value)
+        latest = torch.tensor([ready_ns])
+        arrival = dist.all_reduce(latest, dist.ReduceOp.MAX, group=sender.group, async_op=True)
+        self._when_over(arrival, transfer, functools.partial(self._arrived, latest if sender.shares_clock else None))
+        sender.average(bucket)
+        reduction = dist.all_reduce(buffer, group=sender.group, async_op=True)
+        self._when_over(reduction, transfer, self._reduced)
+        return outcome.then(_value)
+
+    def settle(self) -> None:
+        return  # a transfer is counted before DDP gets it
+
+    def stop(self) -> None:
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _when_over(self, work: dist.Work | None, transfer: Transfer, tell: Callable[[Transfer, int], None]) -> None:
+        assert work is not None
+        work.get_future().add_done_callback(functools.partial(self._over, transfer, tell))
+
+    def _over(self, transfer: Transfer, tell: Callable[[Transfer, int], None], done: torch.futures.Future[Any]) -> None:
+        """In a thread of the backend."""
+        now_ns = time.perf_counter_ns()
+        try:
+            done.value()
+        except Exception as error:
+            self._inbox.put(functools.partial(self._failed, transfer, error))
+        else:
+            self._inbox.put(functools.partial(tell, transfer, now_ns))
+
+    # ---- the link's own thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        _sharpen_sleep()
+        while (message := self._next_message()) is not None:
+            try:
+                message()
+            except Exception as error:  # the script must not wait for ever for what will not come
+                for number in list(self._open):
+                    self._open.pop(number)[0].set_result(error)
+
+    def _next_message(self) -> Callable[[], None] | None:
+        """What to do next: what a message asks for, or to go on with the link when something on it ends first."""
+        change_ns = self._link.next_change_ns()
+        if change_ns is None:
+            return self._inbox.get()
+        left_ns = change_ns - time.perf_counter_ns()
+        if left_ns > _SPIN_NS:
+            with contextlib.suppress(queue.Empty):
+                return self._inbox.get(timeout=(left_ns - _SPIN_NS) / 1e9)
+        while time.perf_counter_ns() < change_ns:
+            time.sleep(0)  # lets the backward thread have the interpreter's lock, which a plain loop would not
+        return self._advance
+
+    def _advance(self) -> None:
+        self._complete(self._link.advance(time.perf_counter_ns()))
+
+    def _sent(self, transfer: Transfer) -> None:
+        self._arriving.append(transfer)
+        self._admit()
+
+    def _arrived(self, latest: torch.Tensor | None, transfer: Transfer, now_ns: int) -> None:
+        transfer.arrived_ns = now_ns if latest is None else int(latest)
+        if transfer.reduced_ns is not None:
+            transfer.reduced_ns = max(transfer.reduced_ns, now_ns)
+        self._admit()
+
+    def _reduced(self, transfer: Transfer, now_ns: int) -> None:
+        transfer.reduced_ns = now_ns
+        self._complete([transfer])
+
+    def _failed(self, transfer: Transfer, error: Exception) -> None:
+        with contextlib.suppress(ValueError):
+            self._arriving.remove(transfer)
+        if transfer.number in self._open:
+            outcome, _ = self._open.pop(transfer.number)
+            outcome.set_result(error)
+
+    def _admit(self) -> None:
+        while self._arriving and self._arriving[0].arrived_ns is not None:
+            self._complete(self._link.arrive(self._arriving.popleft()))
+
+    def _complete(self, transfers: list[Transfer]) -> None:
+        """Hands to DDP those that are over on both links, the modelled and the real one."""
+        for transfer in transfers:
+            start_ns, end_ns, reduced_ns = transfer.start_ns, transfer.end_ns, transfer.reduced_ns
+            if start_ns is None or end_ns is None or reduced_ns is None or transfer.number not in self._open:
+                continue
+            outcome, buffer = self._open.pop(transfer.number)
+            transfer.completed_ns = time.perf_counter_ns()
+            step = transfer.step
+            step.end_ns = max(step.end_ns, end_ns)
+            step.reduced_ns = max(step.reduced_ns, reduced_ns)
+            self._tally.newest.append(transfer)
+            self._tally.count(
+                step,
+                modelled_ns=end_ns - start_ns,
+                excess_ns=reduced_ns - end_ns,
+                error_ns=transfer.completed_ns - max(end_ns, reduced_ns),
+            )
+            outcome.set_result(buffer)
+
+
+def _value(outcome: _Outcome) -> torch.Tensor:
+    """An error raised in here is one that DDP raises in the backward pass."""
+    value = outcome.value()
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+def _sharpen_sleep() -> None:
+    """Linux lets a thread's sleep end up to 50 µs late, to save power, unless the thread asks for better."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(1))
+
+
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
+class _StreamLink:
+    """On a GPU: a stream of its own waits for all ranks, sleeps through the transfer, and waits for the bucket.
+
+    Never run on a GPU yet. The spinning kernel counts cycles of a clock whose rate changes with load, so the rate is
+    taken anew from how long past sleeps really took.
+    """
+
+    def __init__(self, curve: LinkCurve, device: torch.device, tally: "_Tally") -> None:
+        self._curve = curve
+        self._device = device
+        self._tally = tally
+        self._stream = torch.cuda.Stream(device, priority=-1)  # compute must not keep the one block waiting
+        self._flag = torch.zeros(1, device=device)
+        self._held: deque[_Held] = deque()
+        self._rate = SleepRate(self._cycles_per_ns())
+
+    def send(self, bucket: GradBucket, sender: _Sender, step: _Step) -> torch.futures.Future[torch.Tensor]:
+        self._count(until=lambda held: bool(held.completed.query()))
+        buffer = bucket.buffer()
+        modelled_ns = float(self._curve.time_ns(buffer.nbytes))
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[self._device])
+        ready = torch.cuda.current_stream(self._device).record_event()
+        works: list[dist.Work | None] = []
+        if sender.ranks > 1:
+            # NCCL's stream runs them in turn: the first is over when all ranks are here.
+            works.append(dist.all_reduce(self._flag, group=sender.group, async_op=True))
+            sender.average(bucket)
+            works.append(dist.all_reduce(buffer, group=sender.group, async_op=True))
+        held = _Held(step, modelled_ns, self._rate.cycles(modelled_ns))
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
+            for work in works[:1]:
+                assert work is not None
+                work.wait()
+            held.began.record()
+            torch.cuda._sleep(held.cycles)
+            held.slept.record()
+            for work in works[1:]:
+                assert work is not None
+                work.wait()
+            held.completed.record()
+            future.set_result(buffer)
+        self._held.append(held)
+        return future
+
+    def settle(self) -> None:
+        self._stream.synchronize()
+        self._count(until=lambda _: True)
+
+    def stop(self) -> None:
+        self.settle()
+
+    def _count(self, until: Callable[["_Held"], bool]) -> None:
+        while self._held and until(self._held[0]):
+            held = self._held.popleft()
+            slept_ns = held.began.elapsed_time(held.slept) * 1e6
+            self._rate.learn(held.cycles, slept_ns)
+            excess_ns = held.slept.elapsed_time(held.completed) * 1e6
+            held.step.reduced_ns += excess_ns  # they go one after the other: what they are late by adds up
+            self._tally.count(
+                held.step,
+                modelled_ns=held.modelled_ns,
+                excess_ns=excess_ns,
+                error_ns=abs(slept_ns - held.modelled_ns),
+            )
+
+    def _cycles_per_ns(self) -> float:
+        cycles = 20_000_000
+        held = _Held(_Step(), 0.0, cycles)
+        with torch.cuda.stream(self._stream):
+            torch.cuda._sleep(cycles)  # the clock speeds up under load
+            held.began.record()
+            torch.cuda._sleep(cycles)
+            held.slept.record()
+        self._stream.synchronize()
+        return cycles / (float(held.began.elapsed_time(held.slept)) * 1e6)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """One transfer on the stream."""
+
+    step: _Step
+    modelled_ns: float
+    cycles: int
+    began: torch.cuda.Event = field(default_factory=_timing_event)
+    slept: torch.cuda.Event = field(default_factory=_timing_event)
+    completed: torch.cuda.Event = field(default_factory=_timing_event)
+
+
+class SleepRate:
+    """Cycles that make a sleep of a wanted time, by the newest sleeps.
+
+    Args:
+        cycles_per_ns: what to begin with.
+    """
+
+    def __init__(self, cycles_per_ns: float) -> None:
+        self._newest = deque([cycles_per_ns], maxlen=_SLEEPS_REMEMBERED)
+
+    def cycles(self, wanted_ns: float) -> int:
+        return round(wanted_ns * statistics.median(self._newest))
+
+    def learn(self, cycles: int, took_ns: float) -> None:
+        """Short sleeps tell of the launch more than of the clock, and teach nothing."""
+        if took_ns >= _JUDGED_FROM_NS:
+            self._newest.append(cycles / took_ns)
+
+
+class _Tally:
+    """Counts of what went over the link; filled by the link's thread, read by the training's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        with self._lock:
+            self.newest: deque[Transfer] = deque(maxlen=_KEPT)
+            self._errors: deque[float] = deque(maxlen=_KEPT)
+            self._worst_error: float | None = None
+            self._transfers = self._late_transfers = 0
+            self._steps = self._late_steps = 0
+            self._worst_excess_ns = 0.0
+
+    def count(self, step: _Step, *, modelled_ns: float, excess_ns: float, error_ns: float) -> None:
+        """One transfer, before DDP gets it.
+
+        Args:
+            step: the one it belongs to; counted with its last transfer.
+            modelled_ns: time on the modelled link.
+            excess_ns: by how much the real reduction ended later than modelled; negative if it did not.
+            error_ns: by how much the bucket came later than it should, the real reduction considered.
+        """
+        with self._lock:
+            self._transfers += 1
+            self._late_transfers += excess_ns > _TOLERANCE * modelled_ns
+            if modelled_ns >= _JUDGED_FROM_NS:
+                self._errors.append(error_ns / modelled_ns)
+                self._worst_error = max(self._worst_error or 0.0, self._errors[-1])
+            step.modelled_ns += modelled_ns
+            step.completed += 1
+            if step.all_sent and step.completed == step.sent:
+                self._count_step(step.reduced_ns - step.end_ns, step.modelled_ns)
+
+    def _count_step(self, excess_ns: float, modelled_ns: float) -> None:
+        self._steps += 1
+        self._late_steps += excess_ns > _TOLERANCE * modelled_ns
+        self._worst_excess_ns = max(self._worst_excess_ns, excess_ns)
+
+    def report(self, curve: LinkCurve, concurrency: int) -> Emulated:
+        with self._lock:
+            return Emulated(
+                latency_ns=curve.latency_ns,
+                bandwidth_gb_s=curve.bandwidth_gb_s,
+                concurrency=concurrency,
+                transfers=self._transfers,
+                late_transfers=self._late_transfers,
+                steps=self._steps,
+                late_steps=self._late_steps,
+                worst_excess_ns=round(self._worst_excess_ns),
+                median_error=statistics.median(self._errors) if self._errors else None,
+                worst_error=self._worst_error,
+            )
