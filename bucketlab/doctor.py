@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from bucketlab import __version__
+from bucketlab.link.detect import find_links, in_words
 from bucketlab.report.units import counted, size
 
 # Packages bucketlab imports, with the least version that it works with; a test holds them to pyproject.toml.
@@ -100,6 +101,7 @@ def examine(traces: Path = Path("traces"), environment: Mapping[str, str] = os.e
         *_backends(torch),
         *_launching(torch, environment),
         *_limits(traces),
+        *_found_links(),
         *_links(),
         *_variables(environment),
     ]
@@ -468,7 +470,17 @@ def _shared_memory(mount: Path) -> Check:
     return Check(topic="limits", what=str(mount), found=found, status="ok")
 
 
-# ---- emulated links and variables -----------------------------------------------------------------------------
+# ---- links and variables --------------------------------------------------------------------------------------
+
+
+def _found_links() -> Iterator[Check]:
+    """What could join ranks here. What a job really takes of it, NCCL's own log of the job tells."""
+    links = find_links()
+    for what, found in in_words(links):
+        yield Check(topic="links", what=what, found=found, status="ok")
+    for unknown in links.unknown:
+        what, _, why = unknown.partition(": ")
+        yield Check(topic="links", what=what, found="not looked at", status="warn", why=why)
 
 
 def _links() -> Iterator[Check]:

@@ -299,11 +299,10 @@ class _Reader:
         if wanted:  # the figures that stand beside it are those of another one
             own = {key: value for key, value in own.items() if key not in figures}
         good = {**figures, **own, "preset": name}
+        self._check(good)
         if not self._whole(LinkModel, good, table if not wanted else {}, ("link",)):
             return presets, None
-        link = LinkModel(**good)
-        self._check(link)
-        return presets, link
+        return presets, LinkModel(**good)
 
     def _presets(self, value: Any) -> dict[str, Figures]:
         found: dict[str, Figures] = {}
@@ -317,16 +316,17 @@ class _Reader:
                 found[name] = Figures(**good)
         return found
 
-    def _check(self, link: LinkModel) -> None:
+    def _check(self, link: dict[str, Any]) -> None:
         """What no single key can show."""
         at = ("link", "ranks_per_node")
-        if link.ranks_per_node > link.ranks:
-            self._tell(at, f"ranks_per_node = {link.ranks_per_node} is more than ranks = {link.ranks}")
-        elif link.kind in _INSIDE_A_HOST and link.ranks_per_node != link.ranks:
-            self._tell(at, f"{link.kind} joins ranks of one host: ranks_per_node must be {link.ranks}, as ranks is")
-        elif link.ranks % link.ranks_per_node:
-            self._tell(at, f"ranks = {link.ranks} is not a multiple of ranks_per_node = {link.ranks_per_node}")
-        if (link.within_latency_us is None) != (link.within_bandwidth_gb_s is None):
+        kind, ranks, per_node = link.get("kind"), link.get("ranks"), link.get("ranks_per_node", 1)
+        if ranks is not None and per_node > ranks:
+            self._tell(at, f"ranks_per_node = {per_node} is more than ranks = {ranks}")
+        elif ranks is not None and kind in _INSIDE_A_HOST and per_node != ranks:
+            self._tell(at, f"{kind} joins ranks of one host: ranks_per_node must be {ranks}, as ranks is")
+        elif ranks is not None and ranks % per_node:
+            self._tell(at, f"ranks = {ranks} is not a multiple of ranks_per_node = {per_node}")
+        if ("within_latency_us" in link) != ("within_bandwidth_gb_s" in link):
             self._tell(("link",), "within_latency_us and within_bandwidth_gb_s go together")
 
     def _search(self, value: Any) -> Search | None:
@@ -467,7 +467,7 @@ def _number_must_be(info: inspect.IntType | inspect.FloatType, value: Any) -> st
     if not isinstance(value, int | float) or isinstance(value, bool):
         return f"must be {kind}"
     if info.le is not None and value > info.le:
-        return f"must be at most {info.le:g}; is it in another unit?"
+        return f"must be at most {info.le:,.0f}; is it in another unit?"
     return f"must be {kind} above {info.gt:g}" if info.gt is not None else f"must be {kind} from {info.ge:g} on"
 
 
