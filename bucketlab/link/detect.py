@@ -157,7 +157,7 @@ def _gpu_in_words(gpu: Gpu) -> str:
 
 
 def _pairs_in_words(pairs: list[GpuPair]) -> str:
-    without = [pair for pair in pairs if not pair.nvlinks]
+    without = [pair for pair in pairs if pair.nvlinks == 0]
     if not without:
         return ""
     apart = Counter(pair.common for pair in without)
@@ -258,14 +258,14 @@ class _NvLink(msgspec.Struct):
 
 
 def _active_links(nvml: ModuleType, handle: Any) -> list[_NvLink] | None:
-    """None: this GPU does not tell. One that has none tells so by refusing the first."""
+    """None: this GPU does not tell."""
     found: list[_NvLink] = []
     for number in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
             if nvml.nvmlDeviceGetNvLinkState(handle, number) != nvml.NVML_FEATURE_ENABLED:
                 continue
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-            break  # past the last one
+            continue  # there is no link of this number
         except nvml.NVMLError:
             return None
         kind = _asked(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)

@@ -7,7 +7,6 @@ its line. A unit stands in the name of its key.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from bucketlab.errors import BadInput
+from bucketlab.link.algorithms import RING, Fabric, Wire
 from bucketlab.link.curve import LinkCurve
 from bucketlab.link.detect import HostLinks
 
@@ -144,22 +144,19 @@ def read_sweep(file: Path, preset: str | None = None) -> Sweep:
     return _Reader(file, text).sweep(document, preset)
 
 
-def curve_of(link: LinkModel) -> LinkCurve:
-    """Time of a ring all-reduce on the link: latency + bytes / bandwidth.
+def fabric_of(link: LinkModel) -> Fabric:
+    """The link's hops, for the cost of any algorithm on it. Without figures for inside a host, both kinds are alike."""
+    between = Wire(link.latency_us * 1000, link.adapters * link.bandwidth_gb_s)
+    inside = between
+    if link.within_latency_us is not None and link.within_bandwidth_gb_s is not None:
+        inside = Wire(link.within_latency_us * 1000, link.within_bandwidth_gb_s)
+    return Fabric(inside=inside, between=between, start_ns=link.overhead_us * 1000)
 
-    Of its 2(n-1) hops, 2 x hosts go from host to host and the others stay inside; each rank sends 2(n-1)/n of the
-    buffer. After NCCL's own model, src/graph/tuning.cc: nsteps, nInterSteps, and the bus bandwidth of the slower of
-    the two parts.
-    """
-    hops = 2 * (link.ranks - 1)
-    hosts = math.ceil(link.ranks / link.ranks_per_node)
-    between = hops if link.within_latency_us is None else min(hops, 2 * hosts if hosts > 1 else 0)
-    within_us = link.latency_us if link.within_latency_us is None else link.within_latency_us
-    latency_us = link.overhead_us + between * link.latency_us + (hops - between) * within_us
-    bus_gb_s = link.adapters * link.bandwidth_gb_s
-    if link.within_bandwidth_gb_s is not None and link.ranks_per_node > 1:
-        bus_gb_s = min(bus_gb_s, link.within_bandwidth_gb_s)
-    return LinkCurve.straight(round(latency_us * 1000), bus_gb_s * link.ranks / hops, link.concurrency)
+
+def curve_of(link: LinkModel) -> LinkCurve:
+    """Time of a ring all-reduce between the link's ranks against its size; predicted, not measured."""
+    latency_ns, ns_per_byte = RING.line(link.ranks, link.ranks_per_node, fabric_of(link))
+    return LinkCurve.straight(round(float(latency_ns)), 1 / float(ns_per_byte), link.concurrency)
 
 
 def environment_on(sweep: Sweep, host: HostLinks, already: Mapping[str, str]) -> Variables:
