@@ -7,9 +7,11 @@ communication back for a few steps while the layout of the buckets, and with it 
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +19,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-_MIB = 2**20
 _NEEDED_OF_DDP = (
     "_ddp_init_helper",
     "_build_params_for_reducer",
@@ -27,6 +28,24 @@ _NEEDED_OF_DDP = (
 _HELPER_ARGUMENTS = ["self", "parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
 
 Layout = list[list[int]]  # parameter indices of each bucket, in the order of the buckets
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """A bucket setting in bytes: what DDP makes of its arguments.
+
+    DDP's default is a small first bucket and 25 MiB for the others; with an explicit `bucket_cap_mb` torch 2.13 gives
+    the first bucket the same capacity. `each` is `bucket_cap_mb_list`; its last capacity holds for all further ones.
+    """
+
+    cap: int
+    first: int
+    each: tuple[int, ...] = ()
+
+    @property
+    def limits(self) -> list[int]:
+        """As DDP's rule for forming buckets takes them."""
+        return list(self.each) or ([self.first, self.cap] if self.first < self.cap else [self.cap])
 
 
 def missing_names() -> list[str]:
@@ -82,13 +101,50 @@ def _initial_limits(module: DistributedDataParallel) -> list[int]:
     return [dist._DEFAULT_FIRST_BUCKET_BYTES, module.bucket_bytes_cap]  # releases before 2.13
 
 
-def capacities_mb(module: DistributedDataParallel) -> tuple[float, float, list[float]]:
-    """bucket_cap_mb, size of the first bucket and bucket_cap_mb_list in force, in DDP's "mb", which is MiB."""
-    cap_mb = module.bucket_bytes_cap / _MIB
-    if not hasattr(module, "_bucket_config"):
-        return cap_mb, dist._DEFAULT_FIRST_BUCKET_BYTES / _MIB, []
+def capacities(module: DistributedDataParallel) -> Capacities:
+    """The setting in force."""
+    if not hasattr(module, "_bucket_config"):  # releases before 2.13
+        return Capacities(module.bucket_bytes_cap, dist._DEFAULT_FIRST_BUCKET_BYTES)
     config = module._bucket_config
-    return cap_mb, config.first_bucket_bytes_cap / _MIB, [cap / _MIB for cap in config.per_bucket_bytes_caps]
+    return Capacities(config.bucket_bytes_cap, config.first_bucket_bytes_cap, tuple(config.per_bucket_bytes_caps))
+
+
+def change_capacities(module: DistributedDataParallel, wanted: Capacities) -> None:
+    """Gives the module other buckets between two steps, without a new process; read `layout` after two more steps.
+
+    The buckets are formed by DDP's own rule from the ready order that it found in its first backward, so they hold
+    from the next backward on; DDP forms them once more after that, as it does after its construction.
+    """
+    private: Any = module
+    order = [index for bucket in layout(module) for index in bucket]
+    private.bucket_bytes_cap = wanted.cap
+    private.bucket_bytes_cap_default = wanted.first < wanted.cap
+    if hasattr(module, "_bucket_config"):
+        private.bucket_bytes_cap_list = list(wanted.each)
+        private._bucket_config = dataclasses.replace(
+            private._bucket_config,
+            bucket_bytes_cap=wanted.cap,
+            first_bucket_bytes_cap=wanted.first,
+            per_bucket_bytes_caps=wanted.each,
+        )
+    put_in_new_reducer(module, assignment(module, wanted, order))
+
+
+def assignment(module: DistributedDataParallel, wanted: Capacities, order: list[int]) -> Layout:
+    """The buckets that DDP's own rule forms for a module that finds its gradients ready in this order of indices."""
+    parameters, expect_sparse = module._build_params_for_reducer()
+    if _keeps_declared_order(module):
+        indices, _ = dist._compute_bucket_assignment_by_size(parameters, wanted.limits, expect_sparse)
+        return [list(bucket) for bucket in reversed(indices)]
+    ordered = [parameters[index] for index in order]
+    sparse = [expect_sparse[index] for index in order]
+    indices, _ = dist._compute_bucket_assignment_by_size(ordered, wanted.limits, sparse, order)
+    return [list(bucket) for bucket in indices]
+
+
+def _keeps_declared_order(module: DistributedDataParallel) -> bool:
+    """Whether DDP never forms the buckets anew in ready order: it looks for unused parameters in every step."""
+    return bool(module.find_unused_parameters) and not module.static_graph
 
 
 def is_default_capacity(module: DistributedDataParallel) -> bool:

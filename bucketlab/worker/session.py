@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bucketlab.worker.clock import Clock, Mark
     from bucketlab.worker.observe import Observer, Step
 
+_MIB = 2**20  # DDP's "mb"
 _TIMING_SECONDS = 5.0
 _FEWEST_TIMED, _MOST_TIMED = 20, 200
 _PATIENCE_WITH_ANOTHER_PROFILER = 50  # steps
@@ -291,14 +292,14 @@ class Session:
         named: list[tuple[str, torch.nn.Parameter]],
         buckets: ddp.Layout,
     ) -> Module:
-        cap_mb, first_mb, list_mb = ddp.capacities_mb(module)
+        setting = ddp.capacities(module)
         sizes = [parameter.numel() * parameter.element_size() for _, parameter in named]
         return Module(
             name=type(module.module).__name__,
             parameters=sum(parameter.numel() for parameter in module.parameters()),
-            bucket_cap_mb=cap_mb,
-            first_bucket_mb=first_mb,
-            bucket_cap_mb_list=list_mb,
+            bucket_cap_mb=setting.cap / _MIB,
+            first_bucket_mb=setting.first / _MIB,
+            bucket_cap_mb_list=[cap / _MIB for cap in setting.each],
             is_default=ddp.is_default_capacity(module),
             gradient_as_bucket_view=bool(module.gradient_as_bucket_view),
             find_unused_parameters=bool(module.find_unused_parameters),
