@@ -206,12 +206,14 @@ def analyze(
 ) -> None:
     """Exact overlap of traces that exist already: files or folders, of any torch.profiler run, any number of ranks."""
     from bucketlab.analysis.files import analyze_paths, write_summaries
+    from bucketlab.report.progress import files_bar
     from bucketlab.trace import classify
 
     if not paths:
         raise BadInput("no trace was given. Usage: bucketlab analyze PATH...")
     rules = classify.Rules.from_toml(collectives) if collectives else classify.BUILT_IN
-    analysis = analyze_paths(paths, rules)
+    with files_bar("reading traces") as on_file:
+        analysis = analyze_paths(paths, rules, on_file)
     if summaries:
         write_summaries(analysis, summaries)
     if as_json:
