@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
-# Set these, and NCCL_DEBUG_FILE, before the first communicator is made. GRAPH tells NVLink from PCIe; TUNING and
-# COLL would log every collective and so change what is measured.
-DEBUG_ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,GRAPH"}
+# GRAPH tells NVLink from PCIe; TUNING and COLL would log every collective and so change what is measured.
+_SUBSYSTEMS = "INIT,ENV,NET,GRAPH"
 
 # "p2p" is NVLink or PCIe and "rdma" InfiniBand or RoCE where the log does not tell which.
 PathName = Literal[
@@ -47,6 +46,9 @@ _AGREES: dict[str, tuple[PathName, ...]] = {
     "ethernet": ("sockets",),
     "gloo": (),
 }
+
+
+Name = TypeVar("Name", bound=str)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -164,6 +166,24 @@ class Contradiction(msgspec.Struct, kw_only=True):
         return f"{_SHOWN[self.path]} {how_many}: {self.line}"
 
 
+def debug_environment(folder: Path, already: Mapping[str, str]) -> dict[str, str]:
+    """What makes NCCL write its log into a folder, a file for each process; nothing where the user logs already.
+
+    Args:
+        folder: must exist, or NCCL writes to stdout.
+        already: the environment in force; to be set before the first communicator is made.
+    """
+    if any(name.startswith("NCCL_DEBUG") for name in already):
+        return {}
+    path = str(folder).replace("%", "%%")
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": _SUBSYSTEMS, "NCCL_DEBUG_FILE": f"{path}/nccl.%h.%p"}
+
+
+def logs_of_process(folder: Path, pid: int) -> list[NcclLog]:
+    """What a process of this host has written into the folder of `debug_environment`; empty where it used no NCCL."""
+    return read_logs(sorted(folder.glob(f"nccl.*.{pid}")))
+
+
 def read_logs(files: Iterable[Path]) -> list[NcclLog]:
     """The logs in these files, by host and process. A file may hold one process or a whole job's output.
 
@@ -205,20 +225,24 @@ def parse(text: str, source: str) -> list[NcclLog]:
 
 def what_was_used(logs: Sequence[NcclLog]) -> Used:
     """The paths, channels and warnings of a job's logs. Without logs, or with none of NCCL's, there are no paths."""
-    by_path: dict[PathName, list[tuple[Connection, NcclLog]]] = {}
-    for log in logs:
-        for one in log.connections:
-            by_path.setdefault(one.path, []).append((one, log))
+    return joined([_used_by(log) for log in logs])
+
+
+def joined(parts: Sequence[Used]) -> Used:
+    """What several processes used, as one: each rank tells its own, and the logs stay where they are."""
+    by_path: dict[PathName, list[UsedPath]] = {}
+    for one in (path for part in parts for path in part.paths):
+        by_path.setdefault(one.path, []).append(one)
     return Used(
-        versions=_distinct(log.version for log in logs if log.version),
-        hosts=_distinct(log.host for log in logs if log.host),
-        ranks=max((one.ranks for log in logs for one in log.communicators), default=0),
-        paths=sorted((_used(path, many) for path, many in by_path.items()), key=lambda one: -one.connections),
-        channels=max((log.channels for log in logs), default=0),
-        nvls_channels=max((log.nvls_channels for log in logs), default=0),
-        rings=next((log.rings for log in logs if log.rings), {}),
-        warnings=[line for log in logs for line in log.warnings],
-        reasons=[line for log in logs for line in log.reasons],
+        versions=_distinct(version for part in parts for version in part.versions),
+        hosts=_distinct(host for part in parts for host in part.hosts),
+        ranks=max((part.ranks for part in parts), default=0),
+        paths=sorted((_joined_path(many) for many in by_path.values()), key=lambda one: -one.connections),
+        channels=max((part.channels for part in parts), default=0),
+        nvls_channels=max((part.nvls_channels for part in parts), default=0),
+        rings=next((part.rings for part in parts if part.rings), {}),
+        warnings=[line for part in parts for line in part.warnings],
+        reasons=[line for part in parts for line in part.reasons],
     )
 
 
@@ -250,6 +274,20 @@ def check_link(wanted: str, logs: Sequence[NcclLog]) -> list[Contradiction]:
     return found
 
 
+def explain(wanted: str, found: Sequence[Contradiction]) -> str:
+    """Why a wish was not met, in a few lines: each other path with the first line that shows it, and NCCL's reasons."""
+    lines = [f"the sweep asks for {wanted}, and NCCL used another path:"]
+    for path in _distinct(one.path for one in found):
+        same = [one for one in found if one.path == path]
+        ranks = f" in {len(same)} processes" if len(same) > 1 else ""
+        lines.append(f"  {_SHOWN[path]}{ranks}: {same[0].line}")
+    reasons: dict[str, Line] = {}
+    for line in (line for one in found for line in one.reasons):
+        reasons.setdefault(re.sub(r"\d+", "#", line.text), line)  # the same is told of each pair of devices
+    lines += [f"  NCCL tells why: {line}" for line in reasons.values()]
+    return "\n".join(lines)
+
+
 def in_words(used: Used) -> str:
     """One line: release, ranks, and each path with what NCCL calls it."""
     if not used.paths:
@@ -269,15 +307,43 @@ def _details(one: UsedPath) -> str:
     return ", ".join(parts)
 
 
-def _used(path: PathName, many: Sequence[tuple[Connection, NcclLog]]) -> UsedPath:
-    devices = (_device(one, log) for one, log in many)
+def _used_by(log: NcclLog) -> Used:
+    by_path: dict[PathName, list[Connection]] = {}
+    for one in log.connections:
+        by_path.setdefault(one.path, []).append(one)
+    return Used(
+        versions=[log.version] if log.version else [],
+        hosts=[log.host] if log.host else [],
+        ranks=max((one.ranks for one in log.communicators), default=0),
+        paths=[_used_path(path, many, log) for path, many in by_path.items()],
+        channels=log.channels,
+        nvls_channels=log.nvls_channels,
+        rings=log.rings,
+        warnings=log.warnings,
+        reasons=log.reasons,
+    )
+
+
+def _used_path(path: PathName, many: Sequence[Connection], log: NcclLog) -> UsedPath:
+    devices = (_device(one, log) for one in many)
     return UsedPath(
         path=path,
         connections=len(many),
-        via=_distinct("/".join(one.via.split("/")[:2]) for one, _ in many),
+        via=_distinct("/".join(one.via.split("/")[:2]) for one in many),
         devices=_distinct(device.name for device in devices if device is not None),
-        gpu_direct=sum(one.gpu_direct for one, _ in many),
-        first=many[0][0].line,
+        gpu_direct=sum(one.gpu_direct for one in many),
+        first=many[0].line,
+    )
+
+
+def _joined_path(many: Sequence[UsedPath]) -> UsedPath:
+    return UsedPath(
+        path=many[0].path,
+        connections=sum(one.connections for one in many),
+        via=_distinct(via for one in many for via in one.via),
+        devices=_distinct(device for one in many for device in one.devices),
+        gpu_direct=sum(one.gpu_direct for one in many),
+        first=many[0].first,
     )
 
 
@@ -289,7 +355,7 @@ def _device(one: Connection, log: NcclLog) -> Device | None:
     return listed[one.device] if one.device < len(listed) else None
 
 
-def _distinct(names: Iterable[str]) -> list[str]:
+def _distinct(names: Iterable[Name]) -> list[Name]:
     return list(dict.fromkeys(names))
 
 
@@ -339,7 +405,7 @@ _NVLINK_HOPS = ("NVL", "NVB")
 # NCCL_P2P_DISABLE=1 is logged as NCCL_P2P_LEVEL set to LOC.
 _TELL_WHY = re.compile(
     r"NET/IB : No (?:device|IP interface) found|Failed to open libibverbs|NET/IB : Unable to open device"
-    r"|Could not enable P2P between|P2P is disabled between|GPU Direct RDMA Disabled for"
+    r"|Could not enable P2P between|P2P is disabled between"
     r"|Error: network \S+ not found|Failed to initialize (?:any )?NET plugin|Proceeding without NVLS support"
     r"|NCCL_(?:P2P_LEVEL|SHM_DISABLE|IB_DISABLE|IB_HCA|NET|NVLS_ENABLE) set "
 )

@@ -23,13 +23,26 @@ nvidia-nccl-cu12 on PyPI (2.17.1, 2.18.3, 2.19.3, 2.20.5, 2.21.5, 2.22.3, 2.24.3
 - launchers' prefixes: NVIDIA/nccl issues 300 ("[1,0]<stdout>:"), 1029 (a pod's name), 302 ("[155] ")
 """
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bucketlab.link.nccl_log import DEBUG_ENVIRONMENT, check_link, in_words, parse, read_logs, what_was_used
+from bucketlab.link.nccl_log import (
+    Used,
+    check_link,
+    debug_environment,
+    explain,
+    in_words,
+    joined,
+    logs_of_process,
+    parse,
+    read_logs,
+    what_was_used,
+)
 
 LOGS = Path(__file__).parent / "logs"
 FILES = sorted(LOGS.glob("*.log"))
@@ -239,8 +252,56 @@ def test_one_line_tells_a_whole_job():
     )
 
 
+def test_what_ranks_tell_of_themselves_joins_to_what_all_logs_tell():
+    logs = [log for file in FILES for log in read_logs([file])]
+    sent = [msgspec.json.decode(msgspec.json.encode(what_was_used([log])), type=Used) for log in logs]
+    assert joined(sent) == what_was_used(logs)
+
+
+def test_a_wish_that_was_not_met_is_explained_with_lines_and_reasons():
+    told = explain("infiniband", check_link("infiniband", _logs("sockets-2.18.3") + _logs("sockets-2.27.5")))
+    assert told.split("\n") == [
+        "the sweep asks for infiniband, and NCCL used another path:",
+        "  sockets in 2 processes: sockets-2.18.3.log:13: Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0",
+        "  NVLink: sockets-2.27.5.log:12: Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "  NCCL tells why: sockets-2.18.3.log:5: Failed to open libibverbs.so[.1]",
+        "  NCCL tells why: sockets-2.27.5.log:2: NCCL_IB_DISABLE set by environment to 1.",
+        "  NCCL tells why: sockets-2.27.5.log:3: Failed to initialize NET plugin IB",
+    ]
+
+
+def test_a_reason_that_is_told_of_every_pair_of_devices_is_explained_once():
+    why = "Could not enable P2P between dev {}(=1{}000) and dev {}(=1{}000)"
+    pairs = [why.format(a, a, b, b) for a in range(4) for b in range(4) if a != b]
+    text = "\n".join(
+        f"h:1:2 [0] NCCL INFO {line}" for line in [*pairs, "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"]
+    )
+    told = explain("nvlink", check_link("nvlink", parse(text, "x"))).split("\n")
+    assert told[2:] == [f"  NCCL tells why: x:1: {pairs[0]}"]
+
+
 def test_collectives_are_not_logged_one_by_one():
-    assert not {"COLL", "TUNING", "ALL", "CALL"} & set(DEBUG_ENVIRONMENT["NCCL_DEBUG_SUBSYS"].split(","))
+    subsystems = debug_environment(Path("/c"), {})["NCCL_DEBUG_SUBSYS"].split(",")
+    assert not {"COLL", "TUNING", "ALL", "CALL"} & set(subsystems)
+    assert {"INIT", "GRAPH"} <= set(subsystems)  # connections; what tells NVLink from PCIe
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"])
+def test_a_log_that_the_user_asked_for_is_left_alone(name):
+    assert debug_environment(Path("/c"), {name: "x"}) == {}
+
+
+def test_a_process_finds_its_own_log_again(tmp_path):
+    folder = tmp_path / "100%h"
+    folder.mkdir()
+    template = debug_environment(folder, {})["NCCL_DEBUG_FILE"]
+    # As src/debug.cc expands it.
+    parts = {"%%": "%", "%h": "amber-1", "%p": "41"}
+    file = Path(re.sub("%[%hp]", lambda found: parts[found[0]], template))
+    file.write_text((LOGS / "pcie-2.19.3.log").read_text())
+    assert file.parent == folder
+    assert [log.version for log in logs_of_process(folder, 41)] == ["2.19.3"]
+    assert logs_of_process(folder, 1) == []
 
 
 @given(st.text(), st.integers(0, 60), st.integers(0, 60))
