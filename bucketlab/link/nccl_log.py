@@ -471,7 +471,7 @@ class _Reader:
                 bus_id=found["bus"],
             )
             one = self._communicators.setdefault(found["comm"], one)
-            one.complete = one.complete or found["state"] == "COMPLETE"
+            one.complete = found["state"] == "COMPLETE"
             return True
         nodes = _NODES.search(line.text)
         if nodes and nodes["comm"] in self._communicators:

@@ -118,6 +118,19 @@ def test_rings_and_trees_are_those_that_nccl_built():
     assert _logs("nvls-2.24.3")[0].trees[1].down == [1, 2, 3]
 
 
+def test_of_several_communicators_the_largest_ones_ring_is_kept():
+    large, small = "h:1:2 [0] NCCL INFO Channel 00/02 : 0 1 2 3", "h:1:2 [0] NCCL INFO Channel 00/02 : 0 1"
+    for text in (f"{large}\n{small}", f"{small}\n{large}"):
+        assert parse(text, "x")[0].rings == {0: [0, 1, 2, 3]}
+
+
+def test_adapters_are_known_also_when_sockets_are_listed_after_them():
+    text = """h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:192.0.2.1<0>
+h:1:2 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>
+h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0"""
+    assert [one.path for one in what_was_used(parse(text, "x")).paths] == ["roce"]
+
+
 def test_channels_are_counted_with_and_without_a_count_for_collnet():
     assert [(log.channels, log.nvls_channels) for log in _logs("nvlink-2.17.1")] == [(2, 0), (2, 0)]
     assert [(log.channels, log.nvls_channels) for log in _logs("nvls-2.24.3")] == [(24, 16)]

@@ -254,8 +254,10 @@ def test_text_that_is_no_toml_is_told_with_its_line(mistakes):
 
 
 def test_a_key_inside_a_long_text_is_not_taken_for_the_key(mistakes):
-    text = GOOD.replace('"a link of my own"', '"""\nlatency_us = 3\n"""').replace("latency_us = 20", "latency_us = -20")
-    assert list(mistakes(text)) == [13]
+    text = GOOD.replace('"a link of my own"', '"""\na link\nlatency_us = 3\n"""').replace(
+        "latency_us = 20", "latency_us = -20"
+    )
+    assert list(mistakes(text)) == [14]
 
 
 def test_files_that_are_not_there_are_told_as_that(tmp_path):
