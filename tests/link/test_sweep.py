@@ -116,12 +116,14 @@ def test_nothing_is_searched_that_changes_the_results_of_training(name):
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"gloo"}))
 def test_a_shipped_sweep_shuts_every_other_path_inside_a_host(name):
-    """Each line below is what NCCL would log of a path that the sweep must not leave open."""
+    """Of NCCL's three transports inside a host, P2P, SHM and NET, one is open (src/transport.cc: the first that can)."""
     environment = load_sweep(name).environment
     peer = environment.get("NCCL_P2P_DISABLE") != "1"
     shared = environment.get("NCCL_SHM_DISABLE") != "1"
     assert peer == (name in ("nvlink", "pcie"))
     assert shared == (name == "shared-memory")
+    network = environment["NCCL_NET_DISABLE_INTRA"] == "0"
+    assert peer + shared + network == 1
     if name in ("infiniband", "roce", "ethernet"):
         assert environment["NCCL_NET"] == ("Socket" if name == "ethernet" else "IB")
         assert environment["NCCL_NVLS_ENABLE"] == environment["NCCL_COLLNET_ENABLE"] == "0"
