@@ -116,7 +116,7 @@ def test_nothing_is_searched_that_changes_the_results_of_training(name):
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"gloo"}))
 def test_a_shipped_sweep_shuts_every_other_path_inside_a_host(name):
-    """Of NCCL's three transports inside a host, P2P, SHM and NET, one is open (src/transport.cc: the first that can)."""
+    """Of NCCL's transports inside a host, P2P, SHM and NET, one is open; it takes the first it can (transport.cc)."""
     environment = load_sweep(name).environment
     peer = environment.get("NCCL_P2P_DISABLE") != "1"
     shared = environment.get("NCCL_SHM_DISABLE") != "1"
