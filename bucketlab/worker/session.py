@@ -2,6 +2,9 @@
 
 `Session.flow` reads from top to bottom in that order; each `yield` lets the script train one more step. All ranks
 walk through it in step, since each optimizer step follows a collective.
+
+Everything is imported at once, early: a script that ends before its measurement is reported while the interpreter
+shuts down, when some modules can no longer be imported.
 """
 
 from __future__ import annotations
@@ -23,13 +26,19 @@ import torch
 import torch.distributed as dist
 
 import bucketlab
+from bucketlab.analysis import analyze_trace
+from bucketlab.analysis.profile import build_profile
+from bucketlab.runs import write_run
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Module
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
+from bucketlab.trace.kineto import read_trace
 from bucketlab.worker import ddp, memory
 from bucketlab.worker.exchange import Exchange
+from bucketlab.worker.link import LinkMeter
 from bucketlab.worker.progress import PHASES
 from bucketlab.worker.ready import HeldBack, ReadyTimes, why_not_held_back
+from bucketlab.worker.recorder import Recorder
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -124,16 +133,11 @@ class Session:
             return
         folder = self._run_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        from bucketlab.worker.recorder import Recorder
-
         recorder = Recorder(folder, self.rank, self.config.traced_steps, self.device)
         with recorder:
             for _ in range(self.config.traced_steps + 1):  # the profiler's own warm-up takes one
                 yield
                 recorder.step()
-        from bucketlab.analysis import analyze_trace
-        from bucketlab.trace.kineto import read_trace
-
         self.analysis = analyze_trace(read_trace(recorder.path))
 
     def _take_ready_times(self) -> Flow:
@@ -161,8 +165,6 @@ class Session:
                 self.ready.setdefault(parameter, []).append(clock.between(step.backward_start, mark))
 
     def _measure_link(self) -> None:
-        from bucketlab.worker.link import LinkMeter
-
         if not self.exchange.everybody_is_here("link", _RANK_SECONDS):
             self.missing.append("link: not every rank came to this step")
             return
@@ -229,9 +231,6 @@ class Session:
         self.exchange.report("report", self._rank_report())
         if self.rank != 0:
             return
-        from bucketlab.analysis.profile import build_profile
-        from bucketlab.runs import write_run
-
         reports = self.exchange.reports("report", RankReport, _RANK_SECONDS)
         write_run(self._run_folder(), build_profile(self._facts(), reports))
 

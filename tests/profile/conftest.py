@@ -11,7 +11,7 @@ import pytest
 from bucketlab.schema.profile import Profile
 from tests.commands import SCRIPTS, profiled
 
-TIMED_STEPS = 25
+TIMED_STEPS = 60
 
 
 @dataclass(frozen=True)
