@@ -69,9 +69,9 @@ class _Args(msgspec.Struct, frozen=True, gc=False):
     in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
     out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
     dtype: str | None = None
-    group: str | None = msgspec.field(default=None, name="Process Group Name")
+    group: str | int | None = msgspec.field(default=None, name="Process Group Name")
     group_size: int | None = msgspec.field(default=None, name="Group size")
-    group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    group_ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
     sequence: int | None = msgspec.field(default=None, name="Seq")
     dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
@@ -200,7 +200,7 @@ def _typed(element: msgspec.Raw) -> _Event:
 
 
 def _lenient(members: dict[str, Any], kind: type[S]) -> S:
-    """Takes the members that have a fitting type, and leaves the others at their defaults."""
+    """Takes what can be taken for the type that is wanted, and leaves the rest at its default."""
     given: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         value = members.get(field.encode_name)
@@ -224,10 +224,14 @@ def _repair(element: bytes) -> _Event | None:
     text = _ESCAPE.sub(lambda found: found[0] if found[1] else "\\\\", element.decode(errors="replace"))
     text = _NO_NUMBER.sub(":null", text)
     try:
-        members = json.loads(text, strict=False, parse_float=str, parse_constant=str)
+        members = json.loads(text, strict=False, parse_float=str, parse_int=_int_or_text, parse_constant=str)
         return _lenient(members, _Event) if isinstance(members, dict) else None
     except (ValueError, RecursionError):
         return None
+
+
+def _int_or_text(digits: str) -> int | str:
+    return int(digits) if len(digits) < 100 else digits  # Python refuses integers of thousands of digits
 
 
 # ---- columns ----------------------------------------------------------------------------------------------------
@@ -392,8 +396,8 @@ class _Columns:
             sequence=args.sequence,
         )
 
-    def _once(self, word: str | None) -> str | None:
-        return None if word is None else self._words.setdefault(word, word)
+    def _once(self, word: str | int | list[int] | None) -> str | None:
+        return None if word is None else self._words.setdefault(str(word), str(word))
 
 
 def _kept(which: Bools, rows: list[_Event], *columns: Any) -> tuple[Any, ...]:
@@ -448,5 +452,6 @@ def _elements(shape: Any) -> int | None:
         return None
     if all(isinstance(size, int) for size in shape):
         return math.prod(shape)
-    sizes = [size for inner in shape if (size := _elements(inner)) is not None]
-    return sum(sizes) if sizes else None
+    sizes = [1 if inner == [] else _elements(inner) for inner in shape]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known else None
