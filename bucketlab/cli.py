@@ -88,6 +88,7 @@ def cli() -> None:
     help="Seconds without a step before the job is stopped.",
     show_default=True,
 )
+@click.option("--sweep", metavar="NAME|FILE", help="Pin the link of a sweep, such as infiniband, and check NCCL's log.")
 @click.option("--keep-running", is_flag=True, help="Let the script train on after the measurement.")
 @click.option("--json", "as_json", is_flag=True, help="Print profile.json on stdout, and nothing else there.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
@@ -100,6 +101,7 @@ def profile(
     traced: int,
     link_seconds: float,
     timeout: float,
+    sweep: str | None,
     keep_running: bool,
     as_json: bool,
     **launch: Any,
@@ -109,12 +111,14 @@ def profile(
     The script is not changed. It is ended after the measurement. Another launcher goes after two dashes:
     bucketlab profile -- accelerate launch train.py
     """
+    from bucketlab.link.sweep import load_sweep
     from bucketlab.profiling import ProfileOptions
     from bucketlab.profiling import profile as run
 
     job = _job(target, own_launcher, launch)
     options = ProfileOptions(
         out=out,
+        sweep=load_sweep(sweep) if sweep else None,
         warmup_steps=warmup,
         timed_steps=steps,
         traced_steps=traced,

@@ -9,10 +9,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bucketlab.errors import WorkFailed
+from bucketlab.errors import BadInput, WorkFailed
 from bucketlab.launch.command import Job, launch_command
 from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.supervise import Outcome, supervise
+from bucketlab.link.detect import find_links, what_is_lacking
+from bucketlab.link.sweep import Sweep, environment_on
 from bucketlab.runs import PROFILE, reserve_folder
 from bucketlab.worker.config import WorkerConfig
 
@@ -22,6 +24,7 @@ class ProfileOptions:
     """What a user may set; None leaves it to the run."""
 
     out: Path = Path("traces")
+    sweep: Sweep | None = None
     warmup_steps: int = 5
     timed_steps: int | None = None
     traced_steps: int = 5
@@ -45,6 +48,7 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
         WorkFailed: it was started and gave no profile; its folder is gone again.
     """
     argv = launch_command(job)
+    environment = _pinned(options.sweep)
     folder = reserve_folder(options.out, job.script)
     try:
         outcome = supervise(
@@ -52,12 +56,24 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
             lambda control: _worker_config(job, options, folder, control),
             options.timeout_seconds,
             options.output_to_stderr,
+            environment,
         )
         _print_stacks(outcome)
         return _judge(outcome, job, options, argv, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _pinned(sweep: Sweep | None) -> dict[str, str]:
+    """What makes NCCL take the sweep's link and no other. Raises BadInput where this host has no such link."""
+    if sweep is None:
+        return {}
+    host = find_links()
+    lacking = what_is_lacking(sweep.link.kind, host)
+    if lacking:
+        raise BadInput(f"sweep {sweep.name}: {lacking}. `bucketlab doctor` shows what joins ranks here.")
+    return environment_on(sweep, host, os.environ)
 
 
 def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Path) -> WorkerConfig:
@@ -68,6 +84,7 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         launcher_pid=os.getpid(),
         script=job.script,
         command=list(job.target),
+        wanted_link=options.sweep.link.kind if options.sweep else "",
         keep_running=options.keep_running,
         warmup_steps=options.warmup_steps,
         timed_steps=options.timed_steps,

@@ -12,6 +12,7 @@ import numpy as np
 from bucketlab.analysis import merge
 from bucketlab.analysis.advice import advise
 from bucketlab.link.measured import measured_link
+from bucketlab.link.nccl_log import in_words, joined
 from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
 from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary, StepTime
@@ -56,7 +57,7 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         memory=msgspec.structs.replace(first.memory, peak_bytes=max(one.memory.peak_bytes for one in present)),
         prediction=None,
         missing=_missing(facts, reports),
-        notes=facts.notes,
+        notes=facts.notes + _unchecked_link(facts, present),
         advice=[],
         seconds=first.seconds,
     )
@@ -206,7 +207,18 @@ def _link(facts: RunFacts, reports: Sequence[RankReport]) -> Link | None:
     if not facts.link_points:
         return None
     hosts = [report.host for report in reports]
-    return measured_link(facts.link_points, facts.link_dtype, facts.backend, facts.world_size, hosts)
+    link = measured_link(facts.link_points, facts.link_dtype, facts.backend, facts.world_size, hosts)
+    used = [report.nccl for report in reports if report.nccl is not None]
+    return msgspec.structs.replace(link, used=in_words(joined(used))) if used else link
+
+
+def _unchecked_link(facts: RunFacts, reports: Sequence[RankReport]) -> list[str]:
+    wanted = facts.wanted_link
+    if not wanted or wanted == facts.backend or any(report.nccl and report.nccl.paths for report in reports):
+        return []
+    if facts.backend != "nccl":
+        return [f"the sweep asks for {wanted}, and the job reduces its gradients with {facts.backend}"]
+    return [f"the sweep asks for {wanted}; no log of NCCL's tells whether the job used it"]
 
 
 def _missing(facts: RunFacts, reports: Sequence[RankReport | None]) -> list[str]:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -58,6 +58,7 @@ def supervise(
     configure: Callable[[Path], WorkerConfig],
     timeout_seconds: float,
     output_to_stderr: bool,
+    further_environment: Mapping[str, str],
 ) -> Outcome:
     """Runs a job to its end.
 
@@ -66,6 +67,7 @@ def supervise(
         configure: makes the workers' configuration, given the control folder.
         timeout_seconds: without a step for this long, the job is taken to hang and is stopped.
         output_to_stderr: sends the job's stdout to stderr, so that stdout stays clean for a document.
+        further_environment: variables for the job, beside those of this process.
     """
     with tempfile.TemporaryDirectory(prefix="bucketlab-") as folder, _signals_interrupt():
         control = Path(folder)
@@ -73,7 +75,7 @@ def supervise(
         display = Display()
         process = subprocess.Popen(
             argv,
-            env=environment | display.environment(),
+            env={**environment, **further_environment, **display.environment()},
             start_new_session=True,
             stdout=display.child_stdout(output_to_stderr),
             stderr=display.child_stderr(),

@@ -125,6 +125,22 @@ def find_links(sys: Path = Path("/sys"), shared_memory: Path = Path("/dev/shm"))
     )
 
 
+def what_is_lacking(kind: str, host: HostLinks) -> str | None:
+    """Why this host has no link of a sweep's kind ("nvlink", "infiniband", ...), None where it may have one.
+
+    What could not be looked at counts as present: NCCL's log tells afterwards.
+    """
+    if kind in ("gloo", "ethernet"):
+        return None
+    if kind in ("infiniband", "roce"):
+        layer = "InfiniBand" if kind == "infiniband" else "Ethernet"
+        there = any(one.layer == layer and one.active for one in host.adapters)
+        return None if there else f"this host has no active adapter of that kind under /sys/class/infiniband ({kind})"
+    if len(host.gpus) < 2 and not host.unknown:
+        return f"{kind} joins GPUs of one host, and this host has {len(host.gpus)}"
+    return None
+
+
 def in_words(links: HostLinks) -> list[tuple[str, str]]:
     """What joins ranks here, fastest first: a name, and what was found."""
     told = [("GPUs", _gpus_in_words(links))] if links.gpus else []

@@ -473,6 +473,8 @@ def _link(profile: Profile, page: _Page) -> _Section | None:
             f" (fit, rms error {units.share(link.residual, 1)}); {at_a_time} at a time",
         )
     ]
+    if link.used:
+        body.append(Text.assemble("used, by its own log: ", page.data(link.used)))
     points = _spread([point for point in link.points if point.in_flight == 1], MOST_POINTS)
     if points:
         body.append(_link_table(link, points, page))

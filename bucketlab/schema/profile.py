@@ -112,6 +112,7 @@ class Link(msgspec.Struct, kw_only=True):
     bandwidth_gb_s: float  # of the same fit: bytes of the buffer per ns, not bus bandwidth
     residual: float  # root mean square of the fit's relative errors
     hosts: list[str] = []
+    used: str = ""  # what NCCL's own log says that it used
 
 
 class Memory(msgspec.Struct, kw_only=True):

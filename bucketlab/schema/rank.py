@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bucketlab.link.nccl_log import Contradiction, Used
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Memory, Module
 
@@ -25,6 +26,8 @@ class RankReport(msgspec.Struct, kw_only=True):
     steps: list[TimedStep]
     analysis: RankAnalysis | None
     memory: Memory
+    nccl: Used | None  # None: no log of NCCL's
+    contradictions: list[Contradiction]  # where NCCL used another path than the sweep's
     missing: list[str]
     seconds: dict[str, float]
 
@@ -46,5 +49,6 @@ class RunFacts(msgspec.Struct, kw_only=True):
     gradients: list[Gradient]  # ready_ns here counts from the start of the first backward that synchronises
     link_points: list[LinkPoint]  # empty: not measured
     link_dtype: str
+    wanted_link: str  # kind that a sweep asked for, or ""
     missing: list[str]
     notes: list[str]

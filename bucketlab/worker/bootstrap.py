@@ -121,6 +121,7 @@ def observer() -> Any:
 
 
 def _when_ddp_exists(module: ModuleType) -> None:
+    _ask_nccl_for_its_log()
     original = module.DistributedDataParallel.__init__
 
     @functools.wraps(original)
@@ -135,6 +136,17 @@ def _when_ddp_exists(module: ModuleType) -> None:
 
 def _when_optimizers_exist(module: ModuleType) -> None:
     module.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: observer().optimizer_stepped(optimizer))
+
+
+def _ask_nccl_for_its_log() -> None:
+    """What a job really used stands in NCCL's own log; into files of the launch, never into the script's output."""
+    from pathlib import Path
+
+    from bucketlab.link.nccl_log import debug_environment
+
+    control = Path(_config().control)
+    if control.is_dir():
+        os.environ.update(debug_environment(control, os.environ))
 
 
 def _note_class(name: str) -> Action:

@@ -14,6 +14,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     launcher_pid: int  # of the bucketlab command, on its own host
     script: str
     command: list[str]
+    wanted_link: str = ""  # kind of the sweep's link, which NCCL must have used
     keep_running: bool = False
     warmup_steps: int = 5
     timed_steps: int | None = None  # None: as many as fit in a few seconds

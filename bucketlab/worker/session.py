@@ -28,6 +28,8 @@ import torch.distributed as dist
 import bucketlab
 from bucketlab.analysis import analyze_trace
 from bucketlab.analysis.profile import build_profile
+from bucketlab.errors import WorkFailed
+from bucketlab.link.nccl_log import check_link, explain, logs_of_process, what_was_used
 from bucketlab.runs import write_run
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Module
@@ -64,6 +66,7 @@ class Session:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.exchange = Exchange(ddp.default_store(), self.rank, self.world_size)
+        self.backend: str = dist.get_backend(observer.live_modules()[0].process_group)
         self.device = next(observer.live_modules()[0].parameters()).device
         self.fixed_bytes = self._fixed_bytes()
         self.peak_bytes = 0
@@ -221,6 +224,9 @@ class Session:
             place = error.filename or self._run_folder()
             self.observer.failure = f"cannot write {place}: {error.strerror}. Free some space or choose --out."
             return
+        if isinstance(error, WorkFailed):
+            self.observer.failure = str(error)
+            return
         self.observer.failure = f"measuring failed ({type(error).__name__}: {error}); the script is not to blame"
         if os.environ.get("BUCKETLAB_DEBUG"):
             traceback.print_exception(error)
@@ -232,10 +238,14 @@ class Session:
         if self.rank != 0:
             return
         reports = self.exchange.reports("report", RankReport, _RANK_SECONDS)
+        contradictions = [one for report in reports if report for one in report.contradictions]
+        if contradictions:
+            raise WorkFailed(explain(self.config.wanted_link, contradictions))
         write_run(self._run_folder(), build_profile(self._facts(), reports))
 
     def _rank_report(self) -> RankReport:
         peak = self.peak_bytes or memory.peak_bytes(self.device)
+        logs = logs_of_process(self.observer.control, os.getpid())
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
         return RankReport(
             rank=self.rank,
@@ -244,6 +254,8 @@ class Session:
             steps=self._timed_steps(),
             analysis=self.analysis,
             memory=memory.measure(self.modules, self.optimizers, self.device, peak, self.fixed_bytes, ranks_here),
+            nccl=what_was_used(logs) if logs else None,
+            contradictions=check_link(self.config.wanted_link, logs) if self.config.wanted_link else [],
             missing=self.missing,
             seconds=self.seconds,
         )
@@ -259,7 +271,7 @@ class Session:
             command=self.config.command,
             versions=_versions(),
             world_size=self.world_size,
-            backend=dist.get_backend(modules[0].process_group) if dist.is_initialized() else "",
+            backend=self.backend,
             accumulation=self._usual_backwards(),
             modules=[self._describe(*one) for one in zip(modules, names, layouts, strict=True)],
             bucket_parameters=[
@@ -281,6 +293,7 @@ class Session:
             ],
             link_points=self.link_points,
             link_dtype=self.link_dtype,
+            wanted_link=self.config.wanted_link,
             missing=[],
             notes=self.notes,
         )
