@@ -81,6 +81,8 @@ def test_a_rank_killed_from_outside_is_named_with_its_signal(tmp_path: Path) -> 
         (["--no-such-option", "x.py"], "--no-such-option"),
         (["--", "no-such-launcher", "x.py"], "no program 'no-such-launcher'"),
         (["."], "is a folder"),
+        (["--sweep", "infinband", "x.py"], "did you mean infiniband"),
+        (["--sweep", "absent.toml", "x.py"], "absent.toml"),
     ],
 )
 def test_bad_usage_is_found_before_anything_starts(arguments: list[str], words: str, tmp_path: Path) -> None:
@@ -175,3 +177,11 @@ def _processes_with(name: str) -> list[str]:
         if name in line and Path(sys.executable).name.split(".")[0] in line:
             found.append(line)
     return found
+
+
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this host has InfiniBand")
+def test_a_link_that_this_host_lacks_is_said_before_anything_starts(tmp_path: Path) -> None:
+    done = bucketlab("profile", "--sweep", "infiniband", SCRIPTS / "plain.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no active adapter" in last_line(done)
+    assert _nothing_left(tmp_path)
