@@ -9,6 +9,7 @@ asked for algorithm and ranks against a ring of the ranks that were measured.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -20,6 +21,7 @@ import numpy as np
 from bucketlab.errors import BadInput
 from bucketlab.link.algorithms import ALGORITHMS, RING, Algorithm, Fabric
 from bucketlab.link.curve import Float64s, LinkCurve
+from bucketlab.link.sweep import fabric_of, load_sweep
 from bucketlab.predict.assignment import DEFAULT_FIRST_BYTES, MIB, Buckets
 from bucketlab.predict.forecast import current_layouts, fit_slowdown, observations, timeline_of, unsayable
 from bucketlab.predict.replay import NO_SLOWDOWN, ModuleGradients, Replay, Slowdown, Timeline, replay
@@ -33,6 +35,7 @@ _HALF = 0.5
 # An added rank that brings less than this part of its own compute is hardly worth its price.
 _WORTH_IT = 0.25
 _RATIO_FLOOR_NS = 1e-9
+_MOST_RANKS = 10**7
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,81 @@ def what_if(profile: Profile, question: Question) -> WhatIf:
         findings=_findings(rows),
         notes=_notes(profile, question, rows, slowdown),
     )
+
+
+def ask(
+    profile: Profile,
+    *,
+    link: str | None = None,
+    ranks: str | None = None,
+    ranks_per_node: int | None = None,
+    algorithms: Sequence[str] = (),
+    compute_scale: float = 1.0,
+    dtype: str | None = None,
+    accumulate: int | None = None,
+    straggler: str | None = None,
+) -> WhatIf:
+    """`what_if` of options as they are typed.
+
+    Args:
+        link: a sweep's name or file, "infiniband:hdr" for one of its presets.
+        ranks: "64", "8,12,16", or "8..131072" for every doubling.
+        ranks_per_node: else the sweep's, else the profiled ones.
+        algorithms: names, or "all"; none is a ring.
+        straggler: "5%" or "0.05".
+
+    Raises:
+        BadInput: an option that cannot be understood, or what `what_if` raises.
+    """
+    question = Question(
+        ranks=ranks_of(ranks) if ranks else (),
+        ranks_per_node=ranks_per_node,
+        algorithms=tuple(ALGORITHMS) if "all" in algorithms else tuple(algorithms) or (RING.name,),
+        compute_scale=compute_scale,
+        compression=compression_of(profile, dtype) if dtype else 1.0,
+        accumulation=accumulate,
+        straggler=_share_of(straggler) if straggler else 0.0,
+    )
+    if link is None:
+        return what_if(profile, question)
+    sweep = load_sweep(link)
+    return what_if(
+        profile,
+        replace(
+            question,
+            ranks=question.ranks or ([profile.world_size] if profile.world_size > 1 else [sweep.link.ranks]),
+            ranks_per_node=ranks_per_node or sweep.link.ranks_per_node,
+            fabric=fabric_of(sweep.link),
+            link_name=f"{sweep.name}, {sweep.link.preset}" if sweep.link.preset else sweep.name,
+            concurrency=sweep.link.concurrency,
+        ),
+    )
+
+
+def ranks_of(text: str) -> list[int]:
+    """Numbers of ranks from "64", "8,12,16" or "8..131072", which doubles as far as it goes and ends with its end.
+
+    Raises:
+        BadInput: it is none of these.
+    """
+    ends = re.fullmatch(r"(\d+)\.\.(\d+)", text)
+    if ends:
+        first, last = int(ends[1]), int(ends[2])
+        if 0 < first <= last <= _MOST_RANKS:
+            doubled = [first << power for power in range(last.bit_length()) if first << power < last]
+            return [*doubled, last]
+    elif re.fullmatch(r"\d+(,\d+)*", text):
+        ranks = [int(one) for one in text.split(",")]
+        if all(0 < one <= _MOST_RANKS for one in ranks):
+            return ranks
+    raise BadInput(f"--ranks {text}: give 64, or 8,12,16, or 8..131072 for every doubling; at most {_MOST_RANKS:,}")
+
+
+def _share_of(text: str) -> float:
+    number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text)
+    if number is None:
+        raise BadInput(f"--straggler {text}: give a share such as 5%")
+    return float(number[1]) / (100 if number[2] else 1)
 
 
 def compression_of(profile: Profile, dtype: str) -> float:
@@ -407,8 +485,8 @@ def _findings(rows: list[Row]) -> list[str]:
             gained = (after.ranks * after.efficiency - before.ranks * before.efficiency) / (after.ranks - before.ranks)
             if gained < _WORTH_IT:
                 found.append(
-                    f"{name}: scaling stops being worth it at {before.ranks:,} ranks: up to {after.ranks:,}, each "
-                    f"further one brings {max(0.0, gained):.0%} of what it computes alone"
+                    f"{name}: scaling stops being worth it at {before.ranks:,} ranks: of those further up to "
+                    f"{after.ranks:,}, each brings {max(0.0, 100 * gained):.0f} % of what it computes alone"
                 )
                 break
     return [*found, *_overtakings(rows)]
@@ -437,8 +515,17 @@ def _notes(profile: Profile, question: Question, rows: list[Row], slowdown: Slow
             notes.append(
                 "hops inside nodes and between them were measured together and are taken to be alike: see --link"
             )
-    elif slowdown != NO_SLOWDOWN:
+        return [*notes, *_omissions(question, rows)]
+    fabric = question.fabric
+    if fabric.inside == fabric.between and any(1 < row.nodes < row.ranks for row in rows):
+        notes.append("hops between nodes are taken to be as those inside, since the link has no figures of their own")
+    if slowdown != NO_SLOWDOWN:
         notes.append("communication slows compute as it did on the profiled link")
+    return [*notes, *_omissions(question, rows)]
+
+
+def _omissions(question: Question, rows: list[Row]) -> list[str]:
+    notes = []
     if question.compression < 1:
         notes.append("what compressing and expanding gradients costs is left out")
     if any(row.algorithm == "parameter-server" for row in rows):
