@@ -49,6 +49,7 @@ _KEPT = 10_000  # newest transfers, for medians
 _SPIN_NS = 60_000  # a sleep ends up to this late
 _NOTHING_NS = 0.5  # what rounding leaves of a difference between times since boot
 _SLEEPS_REMEMBERED = 15
+_BACKWARDS_UNTIL_LAYOUT = 4  # of a new reducer; with a static graph, one fewer without
 _PR_SET_TIMERSLACK = 29  # prctl(2)
 
 
@@ -61,7 +62,7 @@ class Emulated(msgspec.Struct, kw_only=True):
     concurrency: int
     transfers: int
     late_transfers: int  # the real reduction ended later than the model says, by more than 3 % of the modelled time
-    steps: int  # backward passes that sent buckets
+    steps: int  # backward passes that sent buckets; the first one of a static graph is counted with the second
     late_steps: int  # their last reduction ended later than modelled, by more than 3 % of their transfers' time
     worst_excess_ns: int  # of a step: by how much the real reduction ended later than modelled
     median_error: float | None  # how late completions came, over the modelled time; transfers of 1 ms and more
@@ -222,14 +223,17 @@ class Emulation:
     def install(self, module: DistributedDataParallel) -> None:
         """Between two steps; the buckets stay as they are.
 
+        Before the first step or after the fourth: in between DDP changes its buckets and does not tell yet.
+
         Raises:
             WorkFailed: the module must be left alone; `why_not` tells the reason beforehand.
         """
         reason = self.why_not(module)
         if reason is not None:
             raise WorkFailed(f"no link can be emulated under {type(module.module).__name__}: {reason}")
-        ddp.put_in_new_reducer(module, ddp.layout(module))
-        self.attach(module)
+        buckets = self._layout(module)
+        ddp.put_in_new_reducer(module, buckets)
+        self.attach(module, buckets)
 
     def why_not(self, module: DistributedDataParallel) -> str | None:
         """Why no link can be emulated under this module, or None."""
@@ -240,15 +244,15 @@ class Emulation:
             return "on a GPU the emulated link moves one transfer at a time"
         return ddp.why_not_rebuildable(module)
 
-    def attach(self, module: DistributedDataParallel) -> None:
-        """Puts the link under a new reducer, one without a communication hook, and leaves its buckets as they are."""
+    def attach(self, module: DistributedDataParallel, buckets: ddp.Layout) -> None:
+        """Puts the link under a reducer that was just made, with these buckets, and has no communication hook."""
         before = self._senders.pop(module, None)
         if before is not None:
             before.close()
         device = next(module.parameters()).device
         if device not in self._links:
             self._links[device] = self._new_link(device)
-        sender = _Sender(module, self._links[device])
+        sender = _Sender(module, buckets, self._links[device])
         module.register_comm_hook(sender, _send)
         module._comm_hooks.clear()  # what `register_comm_hook` remembers outlives the reducer
         self._senders[module] = sender
@@ -257,11 +261,18 @@ class Emulation:
         """Between two steps: gives each module a reducer without the link, with the same buckets."""
         for module, sender in list(self._senders.items()):
             sender.close()
-            ddp.put_in_new_reducer(module, ddp.layout(module))
+            ddp.put_in_new_reducer(module, self._layout(module))
         self._senders.clear()
         for link in self._links.values():
             link.stop()
         self._links.clear()
+
+    def _layout(self, module: DistributedDataParallel) -> ddp.Layout:
+        """The buckets in force. For its first few backward passes a new reducer tells those that DDP begins with."""
+        sender = self._senders.get(module)
+        if sender is not None and sender.backwards < _BACKWARDS_UNTIL_LAYOUT:
+            return sender.buckets
+        return ddp.layout(module)
 
     def reset(self) -> None:
         """Between two steps: counts anew from here."""
@@ -292,7 +303,9 @@ def _send(sender: "_Sender", bucket: GradBucket) -> torch.futures.Future[torch.T
 class _Sender:
     """One module's side of the link. Holds no reference to the module, whose reducer holds this."""
 
-    def __init__(self, module: DistributedDataParallel, link: "_Link") -> None:
+    def __init__(self, module: DistributedDataParallel, buckets: ddp.Layout, link: "_Link") -> None:
+        self.buckets = buckets
+        self.backwards = 0
         self.group: dist.ProcessGroup = module.process_group
         self.ranks = dist.get_world_size(self.group)
         on_host = next(module.parameters()).device.type == "cpu"  # a stream needs no clock
@@ -304,9 +317,10 @@ class _Sender:
     def send(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         step = self._step
         step.sent += 1
-        if bucket.is_last():
+        if bucket.is_last():  # which a static graph's first backward says of none
             step.all_sent = True
             self._step = _Step()
+            self.backwards += 1
         return self._link.send(bucket, self, step)
 
     def average(self, bucket: GradBucket) -> None:
@@ -346,6 +360,8 @@ class _Averaging:
         if module.gradient_as_bucket_view and ranks > 1:
             parameters = [one for _, one in ddp.named_parameters(module)]
             self._handles = [one.register_post_accumulate_grad_hook(self._note) for one in parameters]
+            for one in parameters:
+                self._note(one)  # a new reducer has moved gradients that there were into its buckets
 
     def average(self, bucket: GradBucket) -> None:
         """Divides the bucket's gradients by the number of ranks."""
