@@ -1,7 +1,11 @@
 """A trace that torch.profiler (Kineto) wrote -> columns. Reads and repairs; judges nothing of what the events mean.
 
-The text is cut into pieces of a MiB between two events, each piece decoded into the few fields that are needed, and
-turned into columns at once. So memory is that of the columns, and time grows with the size.
+The text is cut into pieces of half a MiB between two events, each piece decoded into the few fields that are needed,
+and turned into columns at once. So memory is that of the columns, and time grows with the size.
+
+CPU time and peak memory of decoding 51.6 MB, 243,438 events (Python 3.11, medians of 5 processes each, interleaved on a
+shared machine): json 641 ms, 289 MB; orjson 562 ms, 397 MB; pysimdjson 830 ms to objects, 797 ms to eight fields; msgspec
+533 ms untyped, 126 ms and 208 MB typed and in one piece; `read_trace`, which makes columns too, 238 ms, 49 MB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A file's bytes, unpacked where it is gzip, in blocks of bounded size. Knows nothing of JSON."""
+"""A file's bytes, unpacked where it is gzip, in blocks of bounded size. Knows nothing of JSON.
+
+Unpacking a gz of 4.6 MB to 51.6 MB, CPU time, median of 5: zlib 68 ms, isal_zlib 36 ms, igzip_lib 20 ms.
+"""
 
 from __future__ import annotations
 
