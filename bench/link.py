@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.hosts import INTERFACE, network, reason_unavailable
+from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 
 _ROOT = Path(__file__).parents[1]
 _RATES_MBIT = (500, 1000, 2000, 4000)

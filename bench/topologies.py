@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from bucketlab.link.algorithms import PARAMETER_SERVER, RING, Algorithm, Fabric, Wire
-from tests.hosts import INTERFACE, Host, network, reason_unavailable
+from bucketlab.link.testbed import INTERFACE, Host, network, reason_unavailable
 
 ALGORITHMS = (RING, PARAMETER_SERVER)
 ROOT = Path(__file__).parents[1]

@@ -247,7 +247,12 @@ def link(
     """Measure the link between the ranks of a launch: all-reduces of growing size, in nccl-tests' terms.
 
     No script is needed. Another launcher goes after two dashes: bucketlab link -- torchrun --nproc-per-node 8
+
+    `bucketlab link testbed` makes hosts on this machine and runs a script across them; see its --help.
     """
+    if target[:1] == ("testbed",) and not own_launcher:
+        testbed.main(list(target[1:]), prog_name="bucketlab link testbed", standalone_mode=False)
+        return
     from bucketlab.linking import LinkTask, measure_link
 
     if target and not own_launcher:
@@ -264,6 +269,23 @@ def link(
         from bucketlab.report.link import print_link
 
         print_link(measured, Console())
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
+@click.option("--hosts", type=click.IntRange(2, 64), default=2, help="Network namespaces to make.", show_default=True)
+@click.option("--mbit-per-s", type=click.IntRange(1), default=1000, help="Rate of each link.", show_default=True)
+@click.option("--nproc-per-node", type=click.IntRange(1), default=1, help="Ranks on each host.", show_default=True)
+@click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+def testbed(target: tuple[str, ...], hosts: int, mbit_per_s: int, nproc_per_node: int) -> None:
+    """Run SCRIPT under torchrun across hosts made on this machine, joined by links of a chosen rate (root, Linux)."""
+    from bucketlab.link.testbed import reason_unavailable, run_torchrun
+
+    if (reason := reason_unavailable()) is not None:
+        raise BadInput(f"no hosts to be had: {reason}.")
+    if not Path(target[0]).is_file():
+        raise BadInput(f"there is no script {target[0]}.")
+    if code := run_torchrun(target, hosts, mbit_per_s, nproc_per_node):
+        raise WorkFailed(f"{target[0]} ended with exit code {code}; what it printed is above.")
 
 
 @cli.command()

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from bucketlab.worker.link import median_interval
 from tests.commands import ROOT, bucketlab, last_line
-from tests.hosts import INTERFACE, network, reason_unavailable
 
 
 def test_sizes_grow_to_the_largest_asked_for_alone_and_in_pairs(tmp_path: Path) -> None:

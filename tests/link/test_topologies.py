@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.topologies import ALGORITHMS, RankResult, measure
-from tests.hosts import reason_unavailable
+from bucketlab.link.testbed import reason_unavailable
 
 needs_hosts = pytest.mark.skipif(reason_unavailable() is not None, reason=f"no hosts to be had: {reason_unavailable()}")
 MIB = 2**20

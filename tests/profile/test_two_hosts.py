@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from tests.commands import ROOT, SCRIPTS
-from tests.hosts import INTERFACE, network, reason_unavailable
 
 pytestmark = pytest.mark.skipif(reason_unavailable() is not None, reason=f"no hosts to be had: {reason_unavailable()}")
 

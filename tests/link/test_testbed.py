@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import INTERFACE, existing_namespaces, network, reason_unavailable
+from bucketlab.link.testbed import INTERFACE, existing_namespaces, network, reason_unavailable
+from tests.commands import bucketlab, last_line
 
 pytestmark = pytest.mark.skipif(reason_unavailable() is not None, reason=f"no hosts to be had: {reason_unavailable()}")
 
@@ -108,7 +109,7 @@ def test_hosts_are_gone_after_an_error() -> None:
 
 def test_killed_process_leaves_no_hosts_behind() -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )
     assert holder.stdout is not None
     namespaces = set(holder.stdout.readline().split())
@@ -125,9 +126,27 @@ def test_killed_process_leaves_no_hosts_behind() -> None:
 
 HOLD = """
 import time
-from tests.hosts import network
+from bucketlab.link.testbed import network
 with network(2, mbit_per_s=1000) as hosts:
     hosts[0].popen(["sleep", "1000"])
     print(*(host.namespace for host in hosts), flush=True)
     time.sleep(1000)
 """
+
+
+def test_the_command_runs_a_script_across_the_hosts_and_leaves_none_behind(tmp_path: Path) -> None:
+    (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
+    before = existing_namespaces()
+    words = ["link", "testbed", "--hosts", "3", "--mbit-per-s", "500", "all_reduce.py", str(2**20), str(tmp_path)]
+    done = bucketlab(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
+    assert [rank["host"] for rank in ranks] == ["host0", "host1", "host2"]
+    assert all(rank["sum"] == 6 for rank in ranks)
+    assert existing_namespaces() == before
+
+
+def test_the_command_wants_a_script_that_exists(tmp_path: Path) -> None:
+    done = bucketlab("link", "testbed", "absent.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "absent.py" in last_line(done)

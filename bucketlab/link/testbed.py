@@ -1,4 +1,6 @@
-"""Several hosts on one machine, for tests: Linux network namespaces joined by a bridge, each link of a chosen rate.
+"""Several hosts on one machine: Linux network namespaces joined by a bridge, each link of a chosen rate.
+
+For tests and for `bucketlab link testbed`.
 
     with network(2, mbit_per_s=1000) as hosts:
         hosts[0].popen(["torchrun", "--nnodes", "2", "--rdzv-endpoint", f"{hosts[0].name}:29500", ...])
@@ -92,6 +94,29 @@ def network(count: int, *, mbit_per_s: int) -> Iterator[list[Host]]:
     left = existing_namespaces().intersection(namespaces)
     if left:
         raise RuntimeError(f"network namespaces are left behind: {', '.join(sorted(left))}")
+
+
+def run_torchrun(target: Sequence[str], hosts: int, mbit_per_s: int, processes_per_host: int) -> int:
+    """Runs one job across new hosts, gloo on their shaped links; the first exit code that is not 0, else 0.
+
+    Args:
+        target: a script and its arguments.
+        hosts: how many, 2 or more.
+        mbit_per_s: rate of each host's link in each direction.
+        processes_per_host: ranks on each.
+    """
+    with network(hosts, mbit_per_s=mbit_per_s) as made:
+        nodes = [
+            host.popen(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={hosts}", f"--node-rank={index}"),
+                    *(f"--nproc-per-node={processes_per_host}", f"--master-addr={made[0].address}", *target),
+                ],
+                env={**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE},
+            )
+            for index, host in enumerate(made)
+        ]
+        return next((code for code in [node.wait() for node in nodes] if code), 0)
 
 
 def existing_namespaces() -> set[str]:
