@@ -3,9 +3,9 @@
 The text is cut into pieces of half a MiB between two events, each piece decoded into the few fields that are needed,
 and turned into columns at once. So memory is that of the columns, and time grows with the size.
 
-CPU time and peak memory of decoding 51.6 MB, 243,438 events (Python 3.11, medians of 5 processes each, interleaved on a
-shared machine): json 641 ms, 289 MB; orjson 562 ms, 397 MB; pysimdjson 830 ms to objects, 797 ms to eight fields; msgspec
-533 ms untyped, 126 ms and 208 MB typed and in one piece; `read_trace`, which makes columns too, 238 ms, 49 MB.
+CPU time and peak memory of decoding 51.6 MB, 243,438 events (Python 3.11, medians of 5 processes each, interleaved on
+a shared machine): json 641 ms, 289 MB; orjson 562 ms, 397 MB; pysimdjson 830 ms to objects, 797 ms to eight fields;
+msgspec 533 ms untyped, 126 ms and 208 MB typed and in one piece; `read_trace`, which makes columns too, 238 ms, 49 MB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -165,16 +165,20 @@ def _rank_in_name(path: Path) -> int | None:
 # ---- the header -------------------------------------------------------------------------------------------------
 
 
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Time = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+
+
 class _Distributed(msgspec.Struct):
-    rank: int | None = None
-    world_size: int | None = None
+    rank: _Rank | None = None
+    world_size: _Rank | None = None
     backend: str | None = None
 
 
 class _Header(msgspec.Struct):
     distributed: _Distributed = msgspec.field(default_factory=_Distributed, name="distributedInfo")
     host: str | None = msgspec.field(default=None, name="host_name")
-    epoch_ns: int = msgspec.field(default=0, name="baseTimeNanoseconds")
+    epoch_ns: _Time = msgspec.field(default=0, name="baseTimeNanoseconds")
 
 
 def _header(members: dict[str, msgspec.Raw]) -> _Header:
