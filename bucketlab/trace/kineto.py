@@ -166,7 +166,7 @@ def _rank_in_name(path: Path) -> int | None:
 
 
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-_Time = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Distributed(msgspec.Struct):
