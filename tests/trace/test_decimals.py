@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 
 import msgspec
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketlab.trace.decimals import LATEST_NS, nanoseconds
@@ -32,12 +32,14 @@ def read(*texts):
     return [int(time) if ok else None for time, ok in zip(times, usable, strict=True)]
 
 
+@settings(deadline=None)
 @given(st.lists(whole_ns, max_size=20), st.sampled_from([0, 3]), st.booleans())
 def test_every_nanosecond_survives(times, decimals, quoted):
     texts = [microseconds(ns, decimals) for ns in times]
     assert read(*(f'"{text}"' if quoted else text for text in texts)) == times
 
 
+@settings(deadline=None)
 @given(st.lists(epoch_ns, min_size=1, max_size=20))
 def test_epoch_sized_times_survive_where_a_float_would_lose_them(times):
     assert read(*map(microseconds, times)) == times
@@ -49,12 +51,14 @@ def test_the_times_above_are_ones_that_a_float_loses():
     assert read(text) == [1711964646123456789]
 
 
+@settings(deadline=None)
 @given(st.lists(st.decimals(-(10**15), 10**15, allow_nan=False, places=9), min_size=1, max_size=10))
 def test_more_than_three_decimals_go_to_the_nearest_nanosecond(times):
     texts = [f"{time:f}" for time in times]
     assert read(*texts) == [int((Decimal(text) * 1000).to_integral_value(ROUND_HALF_EVEN)) for text in texts]
 
 
+@settings(deadline=None)
 @given(st.lists(whole_ns, min_size=1, max_size=10), st.data())
 def test_one_odd_value_among_many_changes_no_other(times, data):
     texts = [microseconds(ns) for ns in times]
@@ -75,6 +79,7 @@ def test_absurd_numbers_are_no_times_and_cost_nothing():
     assert read("1e-999999999") == [0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.booleans(), st.floats(), st.integers(), st.text()), max_size=8))
 def test_any_json_value_gives_a_time_or_none(values):
     texts = [json.dumps(value).replace("NaN", '"NaN"').replace("Infinity", '"Infinity"') for value in values]

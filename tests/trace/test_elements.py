@@ -7,7 +7,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketlab.trace import elements
@@ -62,6 +62,7 @@ def scanned(text, size):
     return commas, None
 
 
+@settings(deadline=None)
 @given(
     st.lists(values, max_size=6),
     layouts,
@@ -77,6 +78,7 @@ def test_the_scanner_finds_exactly_the_commas_between_elements(array, layout, si
     assert [json.loads(part) for part in parts if part.strip()] == array
 
 
+@settings(deadline=None)
 @given(events, layouts, st.integers(1, 90), st.booleans())
 def test_no_event_is_lost_wherever_the_blocks_end(array, layout, size, bare):
     document = array if bare else {"before": ["}, {", {"x": 1}], "traceEvents": array, "after": [{"y": 2}, {"z": 3}]}
@@ -89,6 +91,7 @@ def test_no_event_is_lost_wherever_the_blocks_end(array, layout, size, bare):
         assert members == {"before": ["}, {", {"x": 1}], "after": [{"y": 2}, {"z": 3}]}
 
 
+@settings(deadline=None)
 @given(events, layouts, st.integers(1, 90), st.data())
 def test_of_a_text_that_is_cut_off_every_whole_event_remains(array, layout, size, data):
     text = written({"traceEvents": array}, layout)
@@ -109,6 +112,7 @@ def ends_of(text, layout, count):
     return [begins + at for at in [*commas, end][:count]]
 
 
+@settings(deadline=None)
 @given(events, st.lists(events, min_size=1, max_size=3), st.sampled_from([b"{nan}", b"7", b'{"a" 1}', b"\xff"]))
 def test_a_malformed_event_costs_no_other(before, more, broken):
     parts = [[json.dumps(event).encode() for event in some] for some in (before, *more)]
