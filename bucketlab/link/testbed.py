@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 INTERFACE = "eth0"
+# Jumbo frames, as between the machines of a cluster: headers then take 1 % of the rate, not 4 %.
+_MTU_BYTES = 9000
 
 # Waits until its standard input closes, which it does when the process at the other end is gone, however it ended.
 # Then it removes the namespaces it was given, what still runs in them, and the interfaces with them.
@@ -134,9 +136,9 @@ def _build(hosts: list[Host], switch: str, mbit_per_s: int) -> None:
         # The switch is a namespace too, so that removing namespaces removes everything.
         _run(f"ip netns add {host.namespace}")
         _run(f"ip link add {INTERFACE} netns {host.namespace} type veth peer name {host.name} netns {switch}")
-        _run(f"ip -n {switch} link set {host.name} master bridge up")
+        _run(f"ip -n {switch} link set {host.name} mtu {_MTU_BYTES} master bridge up")
         _run(f"ip -n {host.namespace} address add {host.address}/24 dev {INTERFACE}")
-        _run(f"ip -n {host.namespace} link set {INTERFACE} up")
+        _run(f"ip -n {host.namespace} link set {INTERFACE} mtu {_MTU_BYTES} up")
         _run(f"ip -n {host.namespace} link set lo up")
         _limit(host.namespace, INTERFACE, mbit_per_s)
         _limit(switch, host.name, mbit_per_s)
