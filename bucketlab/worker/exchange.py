@@ -45,6 +45,15 @@ class Exchange:
             return bytes(self._store.compare_set(f"{key}/all", "", "no")) == b"yes"
         return bytes(self._store.get(f"{key}/all")) == b"yes"
 
+    def anybody(self, key: str, value: bool) -> bool:
+        """Whether it is so on any rank; every rank must ask."""
+        if value:
+            self._store.add(f"{key}/yes", 1)
+        if self._store.add(f"{key}/count", 1) == self.world_size:
+            self._set(f"{key}/all", b"yes")
+        self._store.wait([f"{key}/all"], timedelta(seconds=_AGREE_SECONDS))
+        return self._store.add(f"{key}/yes", 0) > 0
+
     def _set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)  # type: ignore[arg-type]  # the stub says str, the store takes both
 

@@ -127,8 +127,9 @@ class Session:
         return self.exchange.from_rank_0("more-timed-steps", min(_MOST_TIMED, fits) - len(self.timed), int)
 
     def _trace(self) -> Flow:
-        for _ in range(_PATIENCE_WITH_ANOTHER_PROFILER):
-            if not ddp.profiler_is_running():
+        # Scripts often profile on one rank alone; all must wait for it, to stay in step.
+        for number in range(_PATIENCE_WITH_ANOTHER_PROFILER):
+            if not self.exchange.anybody(f"profiler/{number}", ddp.profiler_is_running()):
                 break
             yield
         else:

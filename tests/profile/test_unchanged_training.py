@@ -31,6 +31,7 @@ SCRIPTS_AND_RANKS = [
     ("grads_read_after_step", 3),
     ("gradient_clipping", 3),
     ("reads_itself", 2),
+    ("own_profiler", 2),
 ]
 
 
