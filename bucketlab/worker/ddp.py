@@ -61,6 +61,8 @@ def missing_names() -> list[str]:
         missing.append("torch.distributed._compute_bucket_assignment_by_size")
     if not hasattr(distributed_c10d, "_get_default_store"):
         missing.append("torch.distributed.distributed_c10d._get_default_store")
+    if not hasattr(torch.autograd.profiler.profile, "_prepare_trace"):
+        missing.append("torch.autograd.profiler.profile._prepare_trace")
     return missing
 
 
@@ -73,6 +75,23 @@ def default_store() -> dist.Store:
 def profiler_is_running() -> bool:
     """Whether some torch profiler, the script's own for example, records right now."""
     return bool(torch._C._autograd._profiler_enabled())
+
+
+@contextmanager
+def before_profilers_start(act: Callable[[object], None]) -> Iterator[None]:
+    """Calls `act` with each torch profiler that is about to start: torch.profiler's inner one, or the older one."""
+    owner: Any = torch.autograd.profiler.profile
+    start = owner._prepare_trace
+
+    def act_and_start(profiler: object) -> object:
+        act(profiler)
+        return start(profiler)
+
+    owner._prepare_trace = act_and_start
+    try:
+        yield
+    finally:
+        owner._prepare_trace = start
 
 
 def named_parameters(module: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:

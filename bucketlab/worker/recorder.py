@@ -14,16 +14,21 @@ from types import TracebackType
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from bucketlab.worker import ddp
+
 
 class Recorder:
-    """A context manager over the steps of the window; `path` is the finished trace.
+    """A context manager over the steps of the window; `path` is the finished trace, if there is one.
 
-    Shapes are recorded, since on CPU they are the only place where the size of a collective stands.
+    Shapes are recorded, since on CPU they are the only place where the size of a collective stands. Only one profiler
+    can record at a time: when the script starts its own, this one gives way and `gave_way` is set.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int, device: torch.device) -> None:
         self.path = folder / f"rank{rank}.{time.time_ns()}.pt.trace.json.gz"
+        self.gave_way = False
         self._plain = folder / f".{self.path.name}.{os.getpid()}.json"
+        self._others = ddp.before_profilers_start(self._give_way)
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
@@ -35,17 +40,29 @@ class Recorder:
         )
 
     def __enter__(self) -> None:
+        self._others.__enter__()
         self._profiler.start()
 
     def step(self) -> None:
-        self._profiler.step()
+        if not self.gave_way:
+            self._profiler.step()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._others.__exit__(kind, error, trace)
+        if not self.gave_way:
+            self._profiler.stop()
+
+    def _give_way(self, starting: object) -> None:
+        if starting is self._profiler.profiler or self.gave_way:
+            return
+        self.gave_way = True
         self._profiler.stop()
 
     def _write(self, profiler: profile) -> None:
+        if self.gave_way:
+            return
         packed = self._plain.with_suffix(".gz")
         try:
             profiler.export_chrome_trace(str(self._plain))

@@ -142,6 +142,9 @@ class Session:
             for _ in range(self.config.traced_steps + 1):  # the profiler's own warm-up takes one
                 yield
                 recorder.step()
+        if recorder.gave_way:
+            self.missing.append("trace: the script started its own torch.profiler meanwhile, and ours gave way")
+            return
         self.analysis = analyze_trace(read_trace(recorder.path))
 
     def _take_ready_times(self) -> Flow:

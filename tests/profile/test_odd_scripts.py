@@ -118,3 +118,11 @@ def test_the_script_is_ended_after_the_measurement_with_its_clean_up(tmp_path: P
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("cleaned up") == 2
     assert "exit code" not in last_line(done)
+
+
+def test_our_profiler_gives_way_to_one_that_the_script_starts_meanwhile(tmp_path: Path) -> None:
+    environment = {"DUMP": str(tmp_path), "WAIT": "26"}  # ours begins after 26 steps
+    profile = profiled(SCRIPTS / "own_profiler.py", "--keep-running", cwd=tmp_path, environment=environment)
+    assert len(list(tmp_path.glob("rank*.json"))) == 2  # it got its own trace, and to its end
+    assert any("ours gave way" in line for line in profile.missing)
+    assert profile.link is not None  # the ranks stayed in step

@@ -1,4 +1,4 @@
-"""Profiles itself with torch.profiler, on rank 0 alone, over steps in which others would like to."""
+"""Profiles itself with torch.profiler, on rank 0 alone, from step WAIT of the environment on, 20 if there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 events: list[int] = []
 profiler = profile(
     activities=[ProfilerActivity.CPU],
-    schedule=schedule(wait=20, warmup=2, active=10, repeat=1),
+    schedule=schedule(wait=int(os.environ.get("WAIT", "20")), warmup=2, active=10, repeat=1),
     on_trace_ready=lambda done: events.append(len(done.events())),
 )
 if rank == 0:
