@@ -49,7 +49,7 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
     """
     argv = launch_command(job)
     environment = _pinned(options.sweep)
-    folder = reserve_folder(options.out, job.script)
+    folder = reserve_folder(options.out, job.name)
     try:
         outcome = supervise(
             argv,

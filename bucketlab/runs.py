@@ -34,9 +34,9 @@ class RunCard(msgspec.Struct, kw_only=True):
     bucket_cap_mb: list[float]  # of each DDP module
 
 
-def reserve_folder(out: Path, script: str) -> Path:
+def reserve_folder(out: Path, name: str) -> Path:
     """Makes an empty folder of its own for a new run. Raises BadInput where it cannot be made."""
-    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem) or "run"
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", name) or "run"
     base = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         out.mkdir(parents=True, exist_ok=True)

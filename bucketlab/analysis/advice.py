@@ -215,18 +215,17 @@ def _on_bucket_size(profile: Profile, exposed: str) -> str:
     if hook is not None:
         return (
             f"{exposed}. The script's own communication hook ({shown(hook)}) decides what is sent, so times "
-            "predicted from plain all-reduces need not hold: measure bucket sizes with `bucketlab tune`, "
-            "which keeps the hook."
+            "predicted from plain all-reduces need not hold: set another `bucket_cap_mb` and profile again."
         )
     prediction = profile.prediction
     if prediction is None:
-        return f"{exposed}: measure what other bucket sizes make of it with `bucketlab tune`."
+        return f"{exposed}: set another `bucket_cap_mb` and profile again to see what it makes of that."
     gain, noise_share = predicted_gain(prediction), noise(profile)
     error = abs(prediction_error(profile) or 0)
     if gain <= noise_share and error > UNTRUSTED_SHARE:
         return (
             f"{exposed}. No size is predicted to win more than noise, but the prediction misses the step in force by "
-            f"{share(error, 1)}: `bucketlab tune` can tell."
+            f"{share(error, 1)}: only a profile with another size can tell."
         )
     if gain <= noise_share:
         return (
@@ -237,11 +236,22 @@ def _on_bucket_size(profile: Profile, exposed: str) -> str:
     if gain <= error:
         return (
             f"{size_mb} is predicted to be {share(gain, 1)} faster, but the prediction misses the step in "
-            f"force by {share(error, 1)}: change nothing before `bucketlab tune` has measured it."
+            f"force by {share(error, 1)}: change nothing before a profile with it has shown that."
         )
-    return (
-        f"Try {size_mb}: predicted {share(gain, 1)} faster (predicted, not measured); measure it with `bucketlab tune`."
+    doubt = (
+        " The spread of this profile could hide as much, so compare over many steps."
+        if _may_be_spread(prediction)
+        else ""
     )
+    return (
+        f"Try {size_mb}: predicted {share(gain, 1)} faster (predicted, not measured); set it and profile again.{doubt}"
+    )
+
+
+def _may_be_spread(prediction: Prediction) -> bool:
+    """Whether the bands of the best size and of the setting in force overlap."""
+    now, best = prediction.current, prediction.best
+    return now is not None and now.low_ns is not None and best.high_ns is not None and best.high_ns > now.low_ns
 
 
 def _on_what_cannot_hide(profile: Profile) -> list[str]:
@@ -275,7 +285,7 @@ def _on_slowed_buckets(profile: Profile) -> list[str]:
     if alone_ns == 0 or alone_ns >= SLOWED_SHARE * travelling_ns:
         return []
     remedy = (
-        "leave cores to the communication threads (a smaller OMP_NUM_THREADS)"
+        "leave cores to the communication threads, if compute has more threads than it needs"
         if _on_cpu(profile)
         else "look for other traffic on the link and for kernels that leave NCCL no room"
     )

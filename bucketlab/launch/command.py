@@ -49,6 +49,11 @@ class Job:
             return self.target[0]
         return next((word for word in self.target if word.endswith(".py")), self.target[0])
 
+    @property
+    def name(self) -> str:
+        """A short name for runs of it: the file's without its ending, or the last part of a module's."""
+        return self.script.rpartition(".")[2] if "module" in self.flags else Path(self.script).stem
+
 
 def launch_command(job: Job) -> list[str]:
     """The command line to run. Raises BadInput where it could not work."""

@@ -99,9 +99,12 @@ class _Bar:
         if not ranks:
             return
         slowest = min(ranks, key=lambda one: (one.phase, one.done))
+        phase = PHASES[slowest.phase]
+        what = "ending the script" if phase == "done" else phase
+        # A phase of unknown length is one unit of work, begun: rich cannot take a total back.
         self._progress.update(
             self._task,
-            description=f"{PHASES[slowest.phase]}, {len(ranks)} ranks here",
-            completed=slowest.done,
-            total=slowest.total or None,
+            description=f"{what}, {len(ranks)} ranks here",
+            completed=slowest.done if slowest.total else 0,
+            total=slowest.total or 1,
         )

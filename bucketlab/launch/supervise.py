@@ -38,6 +38,11 @@ from bucketlab.worker.progress import (
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 10.0  # for the job to end by itself once it was asked to
 _STACK_SECONDS = 2.0
+_HINT_SECONDS = 45.0
+_HINT = (
+    "bucketlab: no rank has built a DistributedDataParallel module yet. A script that starts its own processes "
+    "(torch.multiprocessing.spawn) is profiled as: bucketlab profile -- python SCRIPT"
+)
 
 
 @dataclass
@@ -104,13 +109,17 @@ def run_plainly(
 def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: float, display: Display) -> Outcome:
     interrupted = stalled = False
     stacks: dict[int, str] = {}
-    last_sign = time.monotonic()
+    began = last_sign = time.monotonic()
+    hinted = False
     try:
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
             progress = read_progress(control)
             display.show(progress)
             last_sign = max([last_sign, *(one.heartbeat_ns / 1e9 for one in progress)])
+            if not hinted and time.monotonic() - began > _HINT_SECONDS and not any(one.rank >= 0 for one in progress):
+                hinted = True
+                print(_HINT, file=sys.stderr)
             measured = bool(progress) and all(PHASES[one.phase] == "done" for one in progress if one.rank >= 0)
             if not measured and time.monotonic() - last_sign > timeout_seconds:
                 stalled = True

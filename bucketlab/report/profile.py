@@ -7,6 +7,7 @@ are printed as they are, without markup and without anything that a terminal wou
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ MOST_POINTS = 7
 # Smaller buckets than these hold a bias each; nobody would choose them.
 LEAST_SHOWN_MB = 0.01
 # The profiler always slows a step a little; from here on a reader who compares the figures would wonder.
+STEPS_BEFORE_TRACE = 20  # timed before the trace; the others after everything else
 SLOWED_BY_PROFILER_SHARE = 0.10
 # In less than this, two names lose the layer they belong to; one name in all the room keeps it.
 LEAST_NAME_CELLS = 18
@@ -238,15 +240,20 @@ def _cells_of(ns: int, whole_ns: int, cells: int) -> int:
 
 
 def _slowed_by_profiler(profile: Profile) -> str | None:
-    if profile.step is None or profile.breakdown is None:
+    """Traced steps beside the untraced ones just before them: a machine's pace may change within a run."""
+    if profile.step is None or profile.breakdown is None or not profile.step.samples:
         return None
-    slower = profile.breakdown.wall_ns / max(1, profile.step.median_ns) - 1
-    if abs(slower) <= SLOWED_BY_PROFILER_SHARE:
-        return None
+    before_ns = statistics.median(profile.step.samples[:STEPS_BEFORE_TRACE])
+    slower = profile.breakdown.wall_ns / max(1, before_ns) - 1
     timed = units.duration(profile.step.median_ns)
-    cause = "The profiler makes these steps" if slower > 0 else "These steps happen to be"
-    than = f"{units.share(abs(slower), 1)} {'slower' if slower > 0 else 'faster'}"
-    return f"{cause} {than} than the {timed} without it; the headline is their shares of those {timed}."
+    headline = f"the headline is their shares of the {timed} of all untraced steps."
+    if abs(slower) > SLOWED_BY_PROFILER_SHARE:
+        than = f"{units.share(abs(slower), 1)} {'slower' if slower > 0 else 'faster'}"
+        cause = "the profiler's cost" if slower > 0 else "by chance"
+        return f"These steps are {than} than the untraced ones just before them ({cause}); {headline}"
+    if abs(profile.breakdown.wall_ns / max(1, profile.step.median_ns) - 1) > SLOWED_BY_PROFILER_SHARE:
+        return f"The machine's pace changed during the run; {headline}"
+    return None
 
 
 def _picture(profile: Profile, page: _Page) -> _Section | None:
@@ -495,14 +502,23 @@ def _prediction(profile: Profile, page: _Page) -> _Section | None:
         return None
     body: list[RenderableType] = [_prediction_sentence(profile, prediction)]
     points = _around(prediction)
-    if points:
-        table = _lying_table(page, "capacity, MiB", ["in force", *(f"{point.bucket_cap_mb:.3g}" for point in points)])
-        best = prediction.best.bucket_cap_mb
-        styles = ["", *("bold" if point.bucket_cap_mb == best else "" for point in points)]
+    if points and advice.buckets_matter(profile):
+        table = _lying_table(page, "MiB", ["in force", *(_size_of(point) for point in points)])
+        styles = ["", *("bold" if point == prediction.best else "" for point in points)]
         times = units.milliseconds_alike([prediction.current_step_ns, *(point.step_ns for point in points)])
         table.add_row("step, ms", *map(Text, times, styles))
+        current = prediction.current or prediction.best
+        for label, bound in (("at least", "low_ns"), ("at most", "high_ns")):
+            bounds = [getattr(point, bound) for point in [current, *points]]
+            if prediction.current is not None and all(one is not None for one in bounds):
+                table.add_row(label, *map(Text, units.milliseconds_alike(bounds), styles))
         body.append(table)
     return _Section("Other bucket sizes", "predicted from ready times and the link, not measured", body)
+
+
+def _size_of(point: PredictedPoint) -> str:
+    """DDP told nothing has a small first bucket, so its 25 MiB are not those of bucket_cap_mb=25."""
+    return "default" if point.first_bucket_mb is not None else f"{point.bucket_cap_mb:.3g}"
 
 
 def _prediction_sentence(profile: Profile, prediction: Prediction) -> Text:
@@ -572,10 +588,13 @@ def _spread(items: Sequence[T], most: int) -> list[T]:
 
 def _around(prediction: Prediction) -> list[PredictedPoint]:
     """A few points over the whole range, the best among them."""
-    ordered = sorted(prediction.points, key=lambda point: point.bucket_cap_mb)
+    explicit = [point for point in prediction.points if point.first_bucket_mb is None]
+    ordered = sorted(explicit, key=lambda point: point.bucket_cap_mb)
     ordered = [point for point in ordered if point.bucket_cap_mb >= LEAST_SHOWN_MB] or ordered
-    chosen = {point.bucket_cap_mb: point for point in [*_spread(ordered, MOST_POINTS - 1), prediction.best]}
-    return [chosen[cap] for cap in sorted(chosen)]
+    chosen = _spread(ordered, MOST_POINTS - 1)
+    if prediction.best not in chosen:
+        chosen.append(prediction.best)
+    return sorted(chosen, key=lambda point: point.bucket_cap_mb)
 
 
 # ---- what is missing, what to do, where it is -----------------------------------------------------------------

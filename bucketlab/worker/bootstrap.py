@@ -54,7 +54,8 @@ def install() -> None:
         return
     if os.getppid() == _config().launcher_pid:
         _follow_the_launcher_into_death()
-        _note_the_launchers_exception()
+    if os.getppid() == _config().launcher_pid or "RANK" in os.environ:
+        _note_early_exceptions()
     actions: dict[str, Action] = {
         "torch.nn.parallel.distributed": _when_ddp_exists,
         "torch.optim.optimizer": _when_optimizers_exist,
@@ -76,18 +77,19 @@ def _follow_the_launcher_into_death() -> None:
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
-def _note_the_launchers_exception() -> None:
-    """torchrun itself, or a script that spawns its ranks: a port in use, a rank that raised."""
+def _note_early_exceptions() -> None:
+    """Of torchrun itself, of a script that spawns its ranks, or of a rank before it has imported torch."""
     original = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        _write_launcher_error(kind, error)
+        if not observer.cache_info().currsize:  # which notes exceptions itself, and knows more
+            _write_early_error(kind, error)
         original(kind, error, trace)
 
     sys.excepthook = note
 
 
-def _write_launcher_error(kind: type[BaseException], error: BaseException) -> None:
+def _write_early_error(kind: type[BaseException], error: BaseException) -> None:
     import time
     from pathlib import Path
 
@@ -100,7 +102,7 @@ def _write_launcher_error(kind: type[BaseException], error: BaseException) -> No
     if kind.__name__ == "ProcessRaisedException":  # torch.multiprocessing.spawn: the child's traceback as text
         text, rank = lines[-1], getattr(error, "error_index", -1)
     else:
-        text, rank = f"{kind.__name__}: {lines[0]}", -1
+        text, rank = f"{kind.__name__}: {lines[0]}", int(os.environ.get("RANK", -1))
     write_ending(control, Ending(pid=os.getpid(), rank=rank, time_ns=time.time_ns(), phase="", steps=0, error=text))
 
 

@@ -66,8 +66,8 @@ class Session:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.exchange = Exchange(ddp.default_store(), self.rank, self.world_size)
-        self.backend: str = dist.get_backend(observer.live_modules()[0].process_group)
         self.device = next(observer.live_modules()[0].parameters()).device
+        self.backend = _backend(observer.live_modules()[0].process_group, self.device)
         self.fixed_bytes = self._fixed_bytes()
         self.peak_bytes = 0
         self.modules: list[DistributedDataParallel] = []
@@ -82,6 +82,7 @@ class Session:
         self.missing: list[str] = []
         self.notes: list[str] = []
         self.seconds: dict[str, float] = {}
+        self.profiled_by_the_script = 0  # timed steps
         self.complete = False  # all has been measured once
         self._flow: Flow | None = self.flow()
         if observer.progress is not None:
@@ -117,6 +118,7 @@ class Session:
     def _time(self, steps: int) -> Flow:
         for _ in range(steps):
             self.timed.append((yield))
+            self.profiled_by_the_script += ddp.profiler_is_running()
 
     def _agree_on_more_timed_steps(self) -> int:
         """As many as fit in a few seconds, the same number on every rank."""
@@ -172,6 +174,9 @@ class Session:
                 self.ready.setdefault(parameter, []).append(clock.between(step.backward_start, mark))
 
     def _measure_link(self) -> None:
+        if dist.get_world_size(self.modules[0].process_group) == 1:
+            self.missing.append("link: one rank has none")
+            return
         if not self.exchange.everybody_is_here("link", _RANK_SECONDS):
             self.missing.append("link: not every rank came to this step")
             return
@@ -299,7 +304,7 @@ class Session:
             link_dtype=self.link_dtype,
             wanted_link=self.config.wanted_link,
             missing=[],
-            notes=self.notes,
+            notes=self.notes + self._own_profiler(),
         )
 
     def _describe(
@@ -324,6 +329,10 @@ class Session:
             compiled=ddp.is_compiled_inside(module) or id(module) not in self.observer.called,
             bucket_bytes=[sum(sizes[index] for index in bucket) for bucket in buckets],
         )
+
+    def _own_profiler(self) -> list[str]:
+        steps = self.profiled_by_the_script
+        return [f"{steps} of the timed steps ran under the script's own torch.profiler"] if steps else []
 
     # ---- small questions --------------------------------------------------------------------------------------
 
@@ -401,6 +410,15 @@ class Session:
             progress.done += 1
             progress.steps += 1
             progress.write()
+
+
+def _backend(group: dist.ProcessGroup, device: torch.device) -> str:
+    """What reduces tensors of this device: a group made without naming a backend has one for each kind of device."""
+    for pair in dist.get_backend_config(group).split(","):
+        kind, _, backend = pair.partition(":")
+        if kind == device.type and backend:
+            return backend
+    return str(dist.get_backend(group))
 
 
 def _versions() -> dict[str, str]:

@@ -91,11 +91,20 @@ def test_every_part_of_the_step_is_there_in_ms_and_as_a_share():
         assert per_cent in line
 
 
-def test_a_profiler_that_slows_steps_by_more_than_a_tenth_is_named():
+def test_traced_steps_are_compared_with_the_untraced_ones_just_before_them():
     slowed = profiles.exposed()
-    slowed.step = replace(slowed.step, median_ns=slowed.breakdown.wall_ns * 100 // 125)
-    assert "The profiler makes these steps 25 % slower" in _report(slowed)
-    assert "profiler makes these steps" not in _report(profiles.exposed())
+    before_ns = slowed.breakdown.wall_ns * 100 // 125
+    slowed.step = replace(slowed.step, median_ns=before_ns, samples=[before_ns] * 40)
+    assert "25 % slower than the untraced ones just before them" in _report(slowed)
+    assert "untraced ones just before them" not in _report(profiles.exposed())
+
+
+def test_a_machine_that_changes_its_pace_is_not_blamed_on_the_profiler():
+    changed = profiles.exposed()
+    wall_ns = changed.breakdown.wall_ns
+    changed.step = replace(changed.step, median_ns=wall_ns // 2, samples=[wall_ns] * 20 + [wall_ns // 2] * 60)
+    assert "The machine's pace changed during the run" in _report(changed)
+    assert "profiler's cost" not in _report(changed)
 
 
 def test_the_answers_share_is_of_the_untraced_step():
