@@ -2,14 +2,15 @@
 
 Most cuts are guessed: at the last "}, {" of a block. A guess is right if and only if what lies before it decodes as
 an array, since a cut inside a string or inside an element leaves something open. Only where the decoder refuses does
-`Scanner` look at every bracket: at the end of the array, in events with lists of objects, in damaged text.
+`Scanner` look at every bracket: at the end of the array, in events with lists of objects. Where even that leads
+nowhere, since a quote or a bracket is damaged, the next event is looked for by the look of its begin.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -29,8 +30,10 @@ _WINDOW_BYTES = 1 << 16  # the scanner's arrays are some tens of times as large
 _GUESSES = 64
 _WIDEST_GAP = 256  # between two events
 _MOST_MALFORMED = 10_000
+_MOST_MEMBERS = 1_000  # beside the events
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
+_NEXT_EVENT = re.compile(rb'\}\s*(?:,\s*)?(?=\{\s*"(?:ph|name|cat|args|ts)"\s*:)')
 _TRACE_EVENTS = re.compile(rb'\s*"traceEvents"\s*:\s*\[')
 
 _KIND = np.zeros(256, np.int8)
@@ -122,25 +125,34 @@ class Document(Generic[T]):
             self.damage.append(str(cut))
 
     def _object(self) -> Iterator[list[T]]:
-        closed = False
+        closed, count = False, 0
         while not closed:
             while len(self._text) < _WINDOW_BYTES and self._more():
                 pass
             if array := _TRACE_EVENTS.match(self._text):
                 self._drop(array.end())
                 yield from self._array()
-                closed = self._next() == b"}"
-                if not closed and self._next() != b",":
-                    raise self._cut_off("malformed")
+                while self._next() not in (b"}", b",", b""):  # the bracket closed something else
+                    self._skip()
+                    yield from self._array()
+                if not self._text:
+                    raise self._cut_off()
+                closed = self._text.startswith(b"}")
                 self._drop(1)
                 continue
-            members, closed = self._elements(_WINDOW_BYTES)
+            try:
+                members, closed = self._elements(_WINDOW_BYTES, b"}")
+            except _LostCount:
+                raise self._cut_off() from None
             for i, member in enumerate(members):
                 if _TRACE_EVENTS.match(member):
                     self._put_back(b",".join(members[i:]) + (b"}" if closed else b","))
                     closed = False
                     break
                 self._note(member)
+            count += len(members)
+            if count > _MOST_MEMBERS:
+                raise _CutOff(f"given up at byte {self._at}, after {count} members that are no events")
 
     def _note(self, member: bytes) -> None:
         try:
@@ -151,7 +163,8 @@ class Document(Generic[T]):
     def _array(self) -> Iterator[list[T]]:
         """The elements up to the closing bracket, which is dropped too."""
         self.has_events = True
-        while True:
+        closed = False
+        while not closed:
             if len(self._text) < BLOCK_BYTES:
                 self._more()
             comma = _last_comma(self._text)
@@ -162,36 +175,76 @@ class Document(Generic[T]):
                 continue
             begins = self._at
             try:
-                elements, closed = self._elements(BLOCK_BYTES)
-            except _CutOff:
-                yield self._decoded(self._text) or []
-                raise
-            yield from self._each(elements, begins)
-            if closed:
-                return
+                elements, closed = self._elements(BLOCK_BYTES, b"]")
+            except _LostCount:
+                yield from self._salvage()
+            else:
+                closed = yield from self._each(elements, closed, begins)
+            if self.malformed >= _MOST_MALFORMED:
+                raise _CutOff(f"given up at byte {self._at}, after {self.malformed} elements that are no events")
 
-    def _each(self, elements: list[bytes], at: int) -> Iterator[list[T]]:
-        """Elements that the scanner has told apart: together if they are well-formed, else each for itself."""
+    def _each(self, elements: list[bytes], closed: bool, at: int) -> Generator[list[T], None, bool]:
+        """Elements that the scanner has told apart: together if they are well-formed, else each for itself.
+
+        Says whether the array is closed behind them, as the scanner found, or has to be read on.
+        """
         events = self._decoded(b",".join(elements))
         if events is not None:
             yield events
-            return
-        for element in elements:
-            events = self._decoded(element)
-            if events is None:
-                event = self._repair(element)
-                events = [] if event is None else [event]
-                if event is None:
-                    self._count_malformed(at)
-            yield events
+            return closed
+        found: list[T] = []
+        for i, element in enumerate(elements):
+            if (event := self._whole(element)) is not None:
+                found.append(event)
+            elif len(_begins(element)) == 1:
+                self._count_malformed(at)
+            else:  # several events: the scanner took quotes that open for quotes that close
+                yield found
+                self._put_back(b",".join(elements[i:]) + (b"]" if closed else b","))
+                yield from self._salvage()
+                return False
             at += len(element) + 1
+        yield found
+        return closed
+
+    def _salvage(self) -> Iterator[list[T]]:
+        """What is whole in a damaged stretch, but for its last event, which may go on. Raises _CutOff at the end."""
+        begins = _begins(self._text)
+        found: list[T] = []
+        for begin, end in itertools.pairwise(begins):
+            if (event := self._whole(self._text[begin:end].rstrip(_SPACE).removesuffix(b","))) is not None:
+                found.append(event)
+            else:
+                self._count_malformed(self._at + begin)
+        yield found
+        if len(begins) > 1:
+            self._drop(begins[-1])
+        elif len(self._text) > LONGEST_ELEMENT_BYTES:
+            yield self._decoded(self._text) or []
+            raise _CutOff(f"given up at byte {self._at}, where an element of over 16 MiB begins")
+        elif not self._double():
+            yield self._decoded(self._text) or []
+            raise self._cut_off()
+
+    def _whole(self, element: bytes) -> T | None:
+        """One event, repaired if need be; None for what is none."""
+        events = self._decoded(element)
+        if events is None:
+            return self._repair(element)
+        return events[0] if len(events) == 1 else None
+
+    def _skip(self) -> None:
+        """Drops what is left of a damaged event."""
+        self._count_malformed(self._at)
+        while len(begins := _begins(self._text)) == 1:
+            if len(self._text) > LONGEST_ELEMENT_BYTES or not self._double():
+                raise self._cut_off()
+        self._drop(begins[1])
 
     def _count_malformed(self, at: int) -> None:
         self.malformed += 1
         if self.first_malformed is None:
             self.first_malformed = at
-        if self.malformed == _MOST_MALFORMED:
-            raise _CutOff(f"given up at byte {at}, after {self.malformed} elements that are no events")
 
     def _decoded(self, elements: bytes | memoryview) -> list[T] | None:
         try:
@@ -199,17 +252,17 @@ class Document(Generic[T]):
         except (msgspec.DecodeError, RecursionError):
             return None
 
-    def _elements(self, enough_bytes: int) -> tuple[list[bytes], bool]:
-        """Takes the next elements, at least one, and says whether the closing bracket follows the last of them."""
+    def _elements(self, enough_bytes: int, closing: bytes) -> tuple[list[bytes], bool]:
+        """Takes the next elements, at least one, and says whether the closing bracket follows the last of them.
+
+        Raises _LostCount where there is none before another bracket closes, or before the text ends.
+        """
         scanner, scanned, bounds, closed = Scanner(), 0, [-1], False
         while not closed and (len(bounds) == 1 or scanned < min(enough_bytes, len(self._text))):
             window = self._text[scanned : scanned + _WINDOW_BYTES]
             if not window:
-                if len(self._text) > LONGEST_ELEMENT_BYTES:
-                    raise _CutOff(f"given up at byte {self._at}, where an element of over 16 MiB begins")
-                if not self._more():
-                    place = self._at + len(self._text)
-                    raise _CutOff(self._end or f"cut off at byte {place}")
+                if len(self._text) > LONGEST_ELEMENT_BYTES or not self._more():
+                    raise _LostCount
                 continue
             commas, end = scanner.feed(window)
             bounds += [scanned + comma for comma in commas]
@@ -217,6 +270,11 @@ class Document(Generic[T]):
                 bounds.append(scanned + end)
                 closed = True
             scanned += len(window)
+        if closed and self._text[bounds[-1] : bounds[-1] + 1] != closing:
+            closed = False
+            bounds.pop()
+            if len(bounds) == 1:
+                raise _LostCount
         elements = [self._text[low + 1 : high] for low, high in itertools.pairwise(bounds)]
         self._drop(bounds[-1] + 1)
         return elements, closed
@@ -237,6 +295,13 @@ class Document(Generic[T]):
         self._text += block
         return bool(block)
 
+    def _double(self) -> bool:
+        """Adds as much text as there is already, so that searching it again and again takes linear time."""
+        size = len(self._text)
+        while len(self._text) < 2 * size and self._more():
+            pass
+        return len(self._text) > size
+
     def _drop(self, size: int) -> None:
         self._text = self._text[size:]
         self._at += size
@@ -245,13 +310,22 @@ class Document(Generic[T]):
         self._text = text + self._text
         self._at -= len(text)
 
-    def _cut_off(self, what: str) -> _CutOff:
+    def _cut_off(self) -> _CutOff:
         """What stops the reading at the end of the text so far."""
-        return _CutOff(f"{self._end or what}: read up to byte {self._at + len(self._text)}")
+        return _CutOff(self._end or f"cut off at byte {self._at + len(self._text)}")
 
 
 class _CutOff(Exception):
     """Nothing that follows can be read."""
+
+
+class _LostCount(Exception):
+    """Quotes and brackets do not lead to the end of an element."""
+
+
+def _begins(text: bytes) -> list[int]:
+    """Where events begin by the look of it: at the first byte, and at each object that starts like one of Kineto's."""
+    return [0, *(gap.end() for gap in _NEXT_EVENT.finditer(text))]
 
 
 def _last_comma(text: bytes) -> int:

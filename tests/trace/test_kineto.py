@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketlab.trace import elements, source
@@ -56,6 +56,7 @@ def test_times_are_exact_however_they_are_written(tmp_path, ts, ns):
     assert times(read(tmp_path, among_usual_ones)) == [(5125, 7125), (ns, ns + 500), (7250, 9250)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-(2**60), 2**60), st.integers(0, 2**60)), min_size=1, max_size=8), st.data())
 def test_any_time_in_any_spelling_is_read_exactly(tmp_path_factory, spans, data):
     spelling = st.sampled_from(["three decimals", "shortest", "exponent", "text"])
@@ -181,6 +182,7 @@ def test_nested_args_do_not_confuse_where_events_end(tmp_path, small_pieces, arg
     assert len(read(tmp_path, document(*[event(args=args)] * 40)).events) == 40
 
 
+@settings(deadline=None)
 @given(st.one_of(gpu_jobs(), cpu_jobs()), spellings, st.integers(1, 300), st.booleans())
 def test_a_trace_is_read_as_the_standard_library_reads_it(tmp_path_factory, job, spelling, piece_bytes, packed):
     text = spelled(job.trace, spelling)

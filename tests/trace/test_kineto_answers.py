@@ -29,6 +29,7 @@ def known(totals):
     return {key: totals[key] for key in TOTALS}
 
 
+@settings(deadline=None)
 @given(gpu_jobs(), spellings, st.sampled_from([".json", ".json.gz"]))
 def test_a_gpu_jobs_figures_are_those_it_was_built_with(tmp_path_factory, job, spelling, suffix):
     analysis = analyzed(tmp_path_factory.getbasetemp(), job, spelling, suffix)
@@ -42,6 +43,7 @@ def test_a_gpu_jobs_figures_are_those_it_was_built_with(tmp_path_factory, job, s
     assert found == job.collectives
 
 
+@settings(deadline=None)
 @given(cpu_jobs(), spellings, st.sampled_from([".json", ".json.gz"]))
 def test_a_cpu_jobs_figures_are_those_it_was_built_with(tmp_path_factory, job, spelling, suffix):
     analysis = analyzed(tmp_path_factory.getbasetemp(), job, spelling, suffix)
@@ -54,7 +56,7 @@ def test_a_cpu_jobs_figures_are_those_it_was_built_with(tmp_path_factory, job, s
     assert found == job.collectives
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(gpu_jobs(), spellings, spellings)
 def test_how_a_trace_is_spelled_does_not_change_a_figure(tmp_path_factory, job, one, other):
     folder = tmp_path_factory.getbasetemp()
