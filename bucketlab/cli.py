@@ -306,7 +306,7 @@ def analyze(
     paths: tuple[Path, ...], as_json: bool, as_csv: bool, summaries: Path | None, collectives: Path | None
 ) -> None:
     """Exact overlap of traces that exist already: files or folders, of any torch.profiler run, any number of ranks."""
-    from bucketlab.analysis.files import analyze_paths, write_summaries
+    from bucketlab.analysis.files import analyze_paths, runs_apart, write_summaries
     from bucketlab.report.progress import files_bar
     from bucketlab.trace import classify
 
@@ -329,7 +329,11 @@ def analyze(
 
     from bucketlab.report.analysis import print_analysis
 
-    print_analysis(analysis, Console())
+    console = Console()
+    for folder, run in runs_apart(analysis).items():
+        if folder:
+            console.rule(folder, align="left", characters="-" if console.options.ascii_only else "─")
+        print_analysis(run, console)
 
 
 @cli.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_analyze_merges_summaries_made_elsewhere(tmp_path: Path) -> None:
     directly = json.loads(bucketlab("analyze", GLOO, "--json", cwd=tmp_path).stdout)
     assert together["stragglers"] == directly["stragglers"]
     assert [rank["total"] for rank in together["ranks"]] == [rank["total"] for rank in directly["ranks"]]
+
+
+def test_analyze_keeps_runs_in_different_folders_apart(tmp_path: Path) -> None:
+    for run in ("first", "second"):
+        shutil.copytree(GLOO, tmp_path / run)
+    done = bucketlab("analyze", tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    once = bucketlab("analyze", GLOO, cwd=tmp_path).stdout
+    assert "first" in done.stdout and "second" in done.stdout
+    assert done.stdout.count("ProfilerStep#") == 2 * once.count("ProfilerStep#")
+    assert "more than once" not in done.stdout + done.stderr
 
 
 def test_analyze_prints_rows_for_spreadsheets(tmp_path: Path) -> None:

@@ -63,6 +63,21 @@ def analyze_paths(
     return msgspec.structs.replace(analysis, warnings=refused + analysis.warnings)
 
 
+def runs_apart(analysis: Analysis) -> dict[str, Analysis]:
+    """Ranks by the folder of their traces, where one rank came from several folders: those are different runs.
+
+    One run under the name "" where no rank comes twice.
+    """
+    ranks = [one.rank for one in analysis.ranks]
+    folders = {str(Path(one.source).parent) for one in analysis.ranks}
+    if len(folders) < 2 or len(set(ranks)) == len(ranks):
+        return {"": analysis}
+    return {
+        folder: merge([one for one in analysis.ranks if str(Path(one.source).parent) == folder])
+        for folder in sorted(folders)
+    }
+
+
 def find_traces(paths: Iterable[str | Path]) -> list[Path]:
     """The files meant by paths, in order of name within a folder. Raises BadInput where a path leads to none."""
     found: dict[Path, None] = {}
