@@ -182,8 +182,11 @@ class _Header(msgspec.Struct):
 
 
 def _header(members: dict[str, msgspec.Raw]) -> _Header:
-    wanted = {field.encode_name for field in msgspec.structs.fields(_Header)}
-    return _lenient({name: _decode_any(value) for name, value in members.items() if name in wanted}, _Header)
+    values = {}
+    for field in msgspec.structs.fields(_Header):
+        with contextlib.suppress(KeyError, msgspec.DecodeError):  # absent; bytes that are no UTF-8
+            values[field.encode_name] = _decode_any(members[field.encode_name])
+    return _lenient(values, _Header)
 
 
 # ---- one event --------------------------------------------------------------------------------------------------

@@ -176,6 +176,11 @@ def test_a_footer_that_is_no_json_costs_no_event(tmp_path):
     assert trace.warnings
 
 
+def test_a_header_with_bytes_that_are_no_text_costs_no_event(tmp_path):
+    header = document(*EVENTS, header='"host_name": "node?", "distributedInfo": {"rank": 3, "backend": "nc?l"}')
+    assert rows(read(tmp_path, header.encode().replace(b"?", b"\xff"))) == ALL
+
+
 def test_what_follows_the_document_costs_no_event(tmp_path):
     trace = read(tmp_path, TEXT + b"\ngarbage } ] {")
     assert rows(trace) == ALL
