@@ -89,6 +89,7 @@ def cli() -> None:
     show_default=True,
 )
 @click.option("--sweep", metavar="NAME|FILE", help="Pin the link of a sweep, such as infiniband, and check NCCL's log.")
+@click.option("--emulate", metavar="NAME|FILE", help="Run the job on a sweep's link that is not there.")
 @click.option("--keep-running", is_flag=True, help="Let the script train on after the measurement.")
 @click.option("--json", "as_json", is_flag=True, help="Print profile.json on stdout, and nothing else there.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
@@ -102,6 +103,7 @@ def profile(
     link_seconds: float,
     timeout: float,
     sweep: str | None,
+    emulate: str | None,
     keep_running: bool,
     as_json: bool,
     **launch: Any,
@@ -119,6 +121,7 @@ def profile(
     options = ProfileOptions(
         out=out,
         sweep=load_sweep(sweep) if sweep else None,
+        emulate=load_sweep(emulate) if emulate else None,
         warmup_steps=warmup,
         timed_steps=steps,
         traced_steps=traced,

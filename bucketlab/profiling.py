@@ -25,6 +25,7 @@ class ProfileOptions:
 
     out: Path = Path("traces")
     sweep: Sweep | None = None
+    emulate: Sweep | None = None
     warmup_steps: int = 5
     timed_steps: int | None = None
     traced_steps: int = 5
@@ -85,6 +86,7 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         script=job.script,
         command=list(job.target),
         wanted_link=options.sweep.link.kind if options.sweep else "",
+        emulate=options.emulate.link if options.emulate else None,
         keep_running=options.keep_running,
         warmup_steps=options.warmup_steps,
         timed_steps=options.timed_steps,

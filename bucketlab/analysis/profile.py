@@ -11,8 +11,9 @@ import numpy as np
 
 from bucketlab.analysis import merge
 from bucketlab.analysis.advice import advise
-from bucketlab.link.measured import measured_link
+from bucketlab.link.measured import emulated_link, measured_link
 from bucketlab.link.nccl_log import in_words, joined
+from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
 from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary, StepTime
@@ -31,6 +32,7 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
     analyses = [report.analysis for report in present if report.analysis is not None]
     forward_ns = _median_of(present, lambda step: step.forward_ns)
     profile = Profile(
+        kind="emulated" if facts.emulated is not None else "measured",
         run=facts.run,
         created=facts.created,
         script=facts.script,
@@ -204,12 +206,23 @@ def _median_rate(values: Iterable[float | None]) -> float | None:
 
 
 def _link(facts: RunFacts, reports: Sequence[RankReport]) -> Link | None:
+    if facts.emulated is not None:
+        return _emulated_link(facts, facts.emulated)
     if not facts.link_points:
         return None
     hosts = [report.host for report in reports]
     link = measured_link(facts.link_points, facts.link_dtype, facts.backend, facts.world_size, hosts)
     used = [report.nccl for report in reports if report.nccl is not None]
     return msgspec.structs.replace(link, used=in_words(joined(used))) if used else link
+
+
+def _emulated_link(facts: RunFacts, model: LinkModel) -> Link:
+    sizes = [4096 * 4**power for power in range(10)]
+    gradient_bytes = sum(one.bytes for one in facts.gradients)
+    dtype = facts.gradients[0].dtype if facts.gradients else ""
+    what = f"{model.kind} {model.preset}".strip() + f" as of {model.ranks} ranks"
+    shown = [size for size in sizes if size < gradient_bytes] + [max(gradient_bytes, sizes[0])]
+    return emulated_link(curve_of(model), shown, dtype, what, facts.world_size)
 
 
 def _unchecked_link(facts: RunFacts, reports: Sequence[RankReport]) -> list[str]:

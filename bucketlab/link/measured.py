@@ -1,9 +1,10 @@
-"""Measured points -> the link: its fit, its concurrency, and what it is. Used by every command that measures one."""
+"""Points of a link -> the link: its fit, its concurrency, and what it is. Measured points, or those of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bucketlab.link.bandwidth import bus_factor
 from bucketlab.link.curve import LinkCurve, concurrency
 from bucketlab.schema.profile import Link, LinkPoint
 
@@ -30,4 +31,40 @@ def measured_link(points: Sequence[LinkPoint], dtype: str, backend: str, ranks: 
         bandwidth_gb_s=curve.bandwidth_gb_s,
         residual=curve.residual,
         hosts=names,
+    )
+
+
+def emulated_link(curve: LinkCurve, sizes: Sequence[int], dtype: str, what: str, ranks: int) -> Link:
+    """The modelled link that a job ran on, in the form of a measured one.
+
+    Args:
+        curve: the model.
+        sizes: bytes of the all-reduces to show.
+        dtype: of the job's gradients.
+        what: the model's name.
+        ranks: of the job, not of the model.
+    """
+    points = [
+        LinkPoint(
+            bytes=size,
+            in_flight=1,
+            ns=round(ns),
+            p10_ns=round(ns),
+            p90_ns=round(ns),
+            repetitions=0,
+            algorithm_gb_s=size / ns,
+            bus_gb_s=size / ns * (bus_factor("allreduce", ranks) or 0.0),
+        )
+        for size, ns in zip(sizes, curve.time_ns(list(sizes)).tolist(), strict=True)
+    ]
+    return Link(
+        kind="emulated",
+        what=what,
+        dtype=dtype,
+        ranks=ranks,
+        points=points,
+        concurrency=curve.concurrency,
+        latency_ns=curve.latency_ns,
+        bandwidth_gb_s=curve.bandwidth_gb_s,
+        residual=curve.residual,
     )

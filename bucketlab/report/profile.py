@@ -104,7 +104,7 @@ def print_profile(profile: Profile, console: Console, folder: Path) -> None:
     console.print(_headline(profile), style="bold", width=page.width)
     console.print(page.data(_job(profile)), style="dim", width=page.width)
     if profile.step is not None:
-        console.print(Text(_spread_of(profile.step), "dim"), width=page.width)
+        console.print(Text(_spread_of(profile.step, profile.kind), "dim"), width=page.width)
     for section in _sections(profile, page):
         _print_section(section, console, page)
     console.print()
@@ -153,6 +153,8 @@ def _headline(profile: Profile) -> Text:
         return Text("No step was measured.")
     step_ns = step.median_ns if step else breakdown.wall_ns if breakdown else 0
     begin = f"Step {units.duration(step_ns)}" + ("" if step else " (traced)")
+    if profile.kind == "emulated" and profile.link is not None:
+        return Text(f"{begin} on a link that is not there: emulated, {profile.link.what}.")
     if profile.world_size == 1:
         return Text(f"{begin} on one rank: nobody to exchange gradients with, nothing to overlap.")
     if breakdown is None:
@@ -196,10 +198,10 @@ def _job(profile: Profile) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _spread_of(step: StepTime) -> str:
+def _spread_of(step: StepTime, kind: str) -> str:
     excluded = f", {step.excluded:,} excluded" if step.excluded else ""
     return (
-        f"measured untraced: median {units.duration(step.median_ns)}, p10 {units.duration(step.p10_ns)}, "
+        f"{kind} untraced: median {units.duration(step.median_ns)}, p10 {units.duration(step.p10_ns)}, "
         f"p90 {units.duration(step.p90_ns)}; {units.counted(len(step.samples), 'step')}{excluded}"
     )
 
@@ -485,7 +487,8 @@ def _link(profile: Profile, page: _Page) -> _Section | None:
     points = _spread([point for point in link.points if point.in_flight == 1], MOST_POINTS)
     if points:
         body.append(_link_table(link, points, page))
-    return _Section("Link", f"{link.kind} while nothing else ran; nccl-tests' terms", body)
+    how = "measured while nothing else ran" if link.kind == "measured" else "emulated: it was not there"
+    return _Section("Link", f"{how}; nccl-tests' terms", body)
 
 
 def _link_table(link: Link, points: Sequence[LinkPoint], page: _Page) -> Table:

@@ -1,7 +1,8 @@
 """`profile.json` (`bucketlab.profile/1`): all that one profiled run measured. Plain data, read and written by msgspec.
 
 Times are integer nanoseconds. Those on the timeline of a step count from the step's start, which is the end of the
-optimizer step before it. Everything here is measured, except `prediction`, which says so itself.
+optimizer step before it. Everything here is measured, except `prediction`, which says so itself, and what comes of
+an emulated link: then `kind` says that.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class Prediction(msgspec.Struct, kw_only=True):
 
 class Profile(msgspec.Struct, kw_only=True):
     schema: str = SCHEMA
-    kind: Literal["measured"] = "measured"
+    kind: Literal["measured", "emulated"] = "measured"  # emulated: steps on a link that was not there
     run: str
     created: str  # ISO 8601, UTC
     script: str

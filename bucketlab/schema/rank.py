@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bucketlab.link.nccl_log import Contradiction, Used
+from bucketlab.link.sweep import LinkModel
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Memory, Module
 
@@ -27,6 +28,7 @@ class RankReport(msgspec.Struct, kw_only=True):
     analysis: RankAnalysis | None
     memory: Memory
     nccl: Used | None  # None: no log of NCCL's
+    not_valid: str | None  # why an emulated link's figures mean nothing
     contradictions: list[Contradiction]  # where NCCL used another path than the sweep's
     missing: list[str]
     seconds: dict[str, float]
@@ -49,6 +51,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     gradients: list[Gradient]  # ready_ns here counts from the start of the first backward that synchronises
     link_points: list[LinkPoint]  # empty: not measured
     link_dtype: str
+    emulated: LinkModel | None
     wanted_link: str  # kind that a sweep asked for, or ""
     missing: list[str]
     notes: list[str]

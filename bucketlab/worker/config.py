@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from bucketlab.link.sweep import LinkModel
+
 VARIABLE = "BUCKETLAB_WORKER"
 
 
@@ -15,6 +17,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     script: str
     command: list[str]
     wanted_link: str = ""  # kind of the sweep's link, which NCCL must have used
+    emulate: LinkModel | None = None  # link to run the job on, in place of the real one
     keep_running: bool = False
     warmup_steps: int = 5
     timed_steps: int | None = None  # None: as many as fit in a few seconds

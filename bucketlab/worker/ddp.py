@@ -196,6 +196,8 @@ def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None
     DDP would run its first backward in one bucket and so sum in another order for one step; handing it the layout
     for that one call keeps every sum as it was. Gradients are kept. A communication hook must be registered anew.
     """
+    if not dist.is_initialized():
+        return  # the script has ended its process group: nothing will be reduced any more
     private: Any = module
     parameters, expect_sparse = private._build_params_for_reducer()
     names = private._build_debug_param_to_name_mapping(parameters)

@@ -30,12 +30,14 @@ from bucketlab.analysis import analyze_trace
 from bucketlab.analysis.profile import build_profile
 from bucketlab.errors import WorkFailed
 from bucketlab.link.nccl_log import check_link, explain, logs_of_process, what_was_used
+from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.runs import write_run
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Module
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 from bucketlab.trace.kineto import read_trace
 from bucketlab.worker import ddp, memory
+from bucketlab.worker.emulate import Emulation
 from bucketlab.worker.exchange import Exchange
 from bucketlab.worker.link import LinkMeter
 from bucketlab.worker.progress import PHASES
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 _MIB = 2**20  # DDP's "mb"
 _TIMING_SECONDS = 5.0
 _FEWEST_TIMED, _MOST_TIMED = 20, 200
+_SETTLING_STEPS = 4  # of a new reducer, until DDP tells its buckets again
 _PATIENCE_WITH_ANOTHER_PROFILER = 50  # steps
 _RANK_SECONDS = 60.0  # how long rank 0 waits for the others' reports
 
@@ -79,6 +82,7 @@ class Session:
         self.ready: dict[int, list[int]] = {}
         self.link_points: list[LinkPoint] = []
         self.link_dtype = ""
+        self.not_valid: str | None = None
         self.missing: list[str] = []
         self.notes: list[str] = []
         self.seconds: dict[str, float] = {}
@@ -97,23 +101,50 @@ class Session:
                 self.warm.append((yield))
         # Held from here to the report, which may come when the script has already let go of them.
         self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
-        with self._phase("timing", _FEWEST_TIMED):
-            yield from self._time(min(_FEWEST_TIMED, self.config.timed_steps or _FEWEST_TIMED))
-        self.peak_bytes = memory.peak_bytes(self.device)
-        self.layouts = {id(module): ddp.layout(module) for module in self.modules}
-        with self._phase("tracing", self.config.traced_steps + 1):
-            yield from self._trace()
+        if self.config.emulate is not None:
+            yield from self._run_on_emulated_link(self.config.emulate)
+        else:
+            with self._phase("timing", _FEWEST_TIMED):
+                yield from self._time(min(_FEWEST_TIMED, self.config.timed_steps or _FEWEST_TIMED))
+            self._look_at_memory_and_buckets()
+            with self._phase("tracing", self.config.traced_steps + 1):
+                yield from self._trace()
         with self._phase("ready times", self.config.ready_steps + 1):
             yield from self._take_ready_times()
-        with self._phase("link"):
-            self._measure_link()
-        # More steps make the step time surer; they come last, so that a short script misses nothing else.
-        more = self._agree_on_more_timed_steps()
+        if self.config.emulate is None:
+            with self._phase("link"):
+                self._measure_link()
+            # More steps make the step time surer; they come last, so that a short script misses nothing else.
+            more = self._agree_on_more_timed_steps()
+            self.complete = True
+            with self._phase("more timing", more):
+                yield from self._time(more)
         self.complete = True
-        with self._phase("more timing", more):
-            yield from self._time(more)
         with self._phase("writing"):
             self._report()
+
+    def _look_at_memory_and_buckets(self) -> None:
+        self.peak_bytes = memory.peak_bytes(self.device)
+        self.layouts = {id(module): ddp.layout(module) for module in self.modules}
+
+    def _run_on_emulated_link(self, model: LinkModel) -> Flow:
+        """Only timed: a trace would show the real link's collectives."""
+        self._look_at_memory_and_buckets()
+        curve = curve_of(model)
+        emulation = Emulation(curve, curve.concurrency)
+        for module in self.modules:
+            emulation.install(module)
+        try:
+            for _ in range(_SETTLING_STEPS):
+                yield
+            emulation.reset()
+            with self._phase("timing", _FEWEST_TIMED):
+                yield from self._time(min(_FEWEST_TIMED, self.config.timed_steps or _FEWEST_TIMED))
+                yield from self._time(self._agree_on_more_timed_steps())
+        finally:
+            self.not_valid = emulation.report().why_not_valid
+            emulation.remove()
+        self.missing.append("trace: collectives of an emulated link are in none, only the real link's are")
 
     def _time(self, steps: int) -> Flow:
         for _ in range(steps):
@@ -247,6 +278,9 @@ class Session:
         if self.rank != 0:
             return
         reports = self.exchange.reports("report", RankReport, _RANK_SECONDS)
+        not_valid = next((report.not_valid for report in reports if report and report.not_valid), None)
+        if not_valid:
+            raise WorkFailed(f"the emulation is not valid: {not_valid}. Emulate a slower link, or run on a faster one.")
         contradictions = [one for report in reports if report for one in report.contradictions]
         if contradictions:
             raise WorkFailed(explain(self.config.wanted_link, contradictions))
@@ -264,6 +298,7 @@ class Session:
             analysis=self.analysis,
             memory=memory.measure(self.modules, self.optimizers, self.device, peak, self.fixed_bytes, ranks_here),
             nccl=what_was_used(logs) if logs else None,
+            not_valid=self.not_valid,
             contradictions=check_link(self.config.wanted_link, logs) if self.config.wanted_link else [],
             missing=self.missing,
             seconds=self.seconds,
@@ -303,6 +338,7 @@ class Session:
             link_points=self.link_points,
             link_dtype=self.link_dtype,
             wanted_link=self.config.wanted_link,
+            emulated=self.config.emulate,
             missing=[],
             notes=self.notes + self._own_profiler(),
         )
