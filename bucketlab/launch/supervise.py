@@ -23,7 +23,6 @@ import msgspec
 import bucketlab.worker
 from bucketlab.errors import WorkFailed
 from bucketlab.launch.display import Display
-from bucketlab.worker.bootstrap import STACK_SIGNAL
 from bucketlab.worker.config import VARIABLE, WorkerConfig
 from bucketlab.worker.progress import (
     PHASES,

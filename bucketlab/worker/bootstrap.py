@@ -17,9 +17,6 @@ from typing import Any
 
 from bucketlab.worker.config import VARIABLE
 
-# Dumps the stacks of all threads; a real-time signal, since scripts and Slurm use SIGUSR1 and SIGUSR2 themselves.
-STACK_SIGNAL = signal.SIGRTMIN + 7
-
 Action = Callable[[ModuleType], None]
 
 

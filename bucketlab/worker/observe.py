@@ -21,9 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bucketlab.worker.bootstrap import STACK_SIGNAL
 from bucketlab.worker.config import WorkerConfig
-from bucketlab.worker.progress import PHASES, Ending, ProgressFile, write_ending
+from bucketlab.worker.progress import PHASES, STACK_SIGNAL, Ending, ProgressFile, write_ending
 
 if TYPE_CHECKING:
     import torch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import struct
 import time
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 PHASES = ("starting", "warm-up", "timing", "tracing", "ready times", "link", "more timing", "writing", "done")
+# Dumps the stacks of all threads; a real-time signal, since scripts and Slurm use SIGUSR1 and SIGUSR2 themselves.
+STACK_SIGNAL = signal.SIGRTMIN + 7
 _LAYOUT = struct.Struct("<8q")  # pid, rank, phase, done, total, steps, heartbeat_ns, reserved
 _SUFFIX = ".progress"
 
