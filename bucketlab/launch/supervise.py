@@ -26,6 +26,7 @@ from bucketlab.launch.display import Display
 from bucketlab.worker.config import VARIABLE, WorkerConfig
 from bucketlab.worker.progress import (
     PHASES,
+    STACK_SIGNAL,
     Ending,
     Progress,
     RankExit,
