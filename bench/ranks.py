@@ -40,9 +40,8 @@ def main() -> None:
     built = time.perf_counter()
     assert len(profile.ranks) == _RANKS
     print(f"{_RANKS} ranks: sent {sent - began:.2f} s (all by one process), received {received - sent:.2f} s,")
-    print(
-        f"profile built {built - received:.2f} s; {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most"
-    )
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"profile built {built - received:.2f} s; {peak_mib:.0f} MiB at most")
 
 
 def _report(rank: int, analysis: object) -> RankReport:

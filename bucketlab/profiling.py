@@ -96,10 +96,9 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
 
 
 def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str], folder: Path) -> Profiled:
-    stopped = any(one.stopped_by_us for one in outcome.endings)
     ended_well = outcome.exit_code == 0 and not outcome.interrupted and not outcome.stalled
-    measured_elsewhere = ended_well and stopped and not any(one.rank == 0 for one in outcome.endings)
-    if measured_elsewhere:
+    ranks_here = [one.rank for one in outcome.endings if one.ddp_modules and one.steps]
+    if ended_well and ranks_here and 0 not in ranks_here:
         with contextlib.suppress(OSError):
             folder.rmdir()
         return Profiled(folder=None, remark="rank 0 runs on another node: the report is there.")
