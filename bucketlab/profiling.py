@@ -46,7 +46,8 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
 
     Raises:
         BadInput: nothing was started: no such script, an option that cannot be, a folder that cannot be written.
-        WorkFailed: it was started and gave no profile; its folder is gone again.
+        WorkFailed: it was started and gave no profile, and its folder is gone again; or the script failed after all
+            was measured, and the folder is whole.
     """
     argv = launch_command(job)
     environment = _pinned(options.sweep)
@@ -62,7 +63,8 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
         _print_stacks(outcome)
         return _judge(outcome, job, options, argv, folder)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not (folder / PROFILE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
@@ -107,7 +109,8 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
     if ended_well:
         return Profiled(folder=folder, remark=None)
     if outcome.interrupted or outcome.stalled or not _all_came_to_their_end(outcome):
-        raise WorkFailed(why_it_failed(outcome, job, argv, options.timeout_seconds))
+        why = why_it_failed(outcome, job, argv, options.timeout_seconds)
+        raise WorkFailed(f"{why} What was measured before that is in {folder}.")
     # For example gloo's threads, which now and then abort a process that has nothing left to do.
     remark = f"all was measured; afterwards {job.script} ended with exit code {outcome.exit_code}."
     return Profiled(folder=folder, remark=remark)

@@ -23,7 +23,7 @@ _OF_A_LOST_PEER = (
 def why_it_failed(outcome: Outcome, job: Job, argv: Sequence[str], timeout_seconds: float) -> str:
     """One line: what happened, where, and what to do."""
     if outcome.interrupted:
-        return f"interrupted: {job.script} was stopped and nothing was kept."
+        return f"interrupted: {job.script} was stopped."
     ours = next((one.failure for one in outcome.endings if one.failure), None)
     if ours:
         return ours

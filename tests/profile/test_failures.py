@@ -185,3 +185,15 @@ def test_a_link_that_this_host_lacks_is_said_before_anything_starts(tmp_path: Pa
     assert done.returncode == 2
     assert "no active adapter" in last_line(done)
     assert _nothing_left(tmp_path)
+
+
+def test_a_script_that_fails_after_the_measurement_loses_none_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    source = (SCRIPTS / "crash_rank1.py").read_text()
+    assert "step == 10" in source
+    script.write_text(source.replace("step == 10", "step == 100"))
+    options = ["--steps", "20", "--keep-running"]
+    done = bucketlab("profile", *options, script, cwd=tmp_path, environment={"PYTHONPATH": _with(SCRIPTS)})
+    assert done.returncode == 1
+    assert "ValueError" in last_line(done) and "What was measured before that is in" in last_line(done)
+    assert len(list(tmp_path.glob("traces/*/profile.json"))) == 1
