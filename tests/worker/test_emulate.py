@@ -200,7 +200,7 @@ def test_transfers_run_beside_the_backward_pass(alone: None) -> None:
     first = module.module[0]
     with emulated(module, curve=LinkCurve.straight(1000, 1000.0)) as emulation:
         # The input's side of the network is the last to get its gradients.
-        handle = first.register_full_backward_pre_hook(lambda *_: time.sleep(0.3))
+        handle = first.weight.register_hook(lambda _: time.sleep(0.3))
         backward(module)
         handle.remove()
         *before, last = emulation.newest_transfers()
