@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import functools
 import itertools
 import json
 import math
@@ -60,6 +61,8 @@ _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NO_NUMBER = re.compile(r":\s*-?(?:nan|inf)\b")
 _OTHER_PHASES = frozenset("BEM")  # begin, end, metadata
 _NOTHING = msgspec.Raw(b"")
+_MOST_OPEN = 100_000  # threads that nest so deep are none; the memory for them is bounded
+_LONGEST_NAME = 80  # in a warning
 _SAYS_NOTHING = CollectiveArgs()
 
 
@@ -96,6 +99,7 @@ class _Event(msgspec.Struct, gc=False):
 _decode_events = msgspec.json.Decoder(list[_Event], strict=False).decode
 _decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_event = msgspec.json.Decoder(_Event, strict=False).decode
+_fields = functools.cache(msgspec.structs.fields)
 _decode_any = msgspec.json.Decoder(float_hook=str).decode
 
 
@@ -153,7 +157,7 @@ def _warnings(document: Document[_Event], columns: _Columns) -> list[str]:
             f"{document.malformed} malformed events were left out, the first at byte {document.first_malformed}"
         )
     for what, (count, name) in columns.oddities.items():
-        warnings.append(f"{count} events {what}, the first named {name!r}")
+        warnings.append(f"{count} events {what}, the first named {name[:_LONGEST_NAME]!r}")
     return warnings
 
 
@@ -213,7 +217,7 @@ def _typed(element: msgspec.Raw) -> _Event:
 def _lenient(members: dict[str, Any], kind: type[S]) -> S:
     """Takes what can be taken for the type that is wanted, and leaves the rest at its default."""
     given: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         value = members.get(field.encode_name)
         if isinstance(value, str):
             value = value.encode(errors="replace").decode()  # half of a surrogate pair
@@ -236,9 +240,10 @@ def _repair(element: bytes) -> _Event | None:
     text = _NO_NUMBER.sub(":null", text)
     try:
         members = json.loads(text, strict=False, parse_float=str, parse_int=_int_or_text, parse_constant=str)
-        return _lenient(members, _Event) if isinstance(members, dict) else None
+        event = _lenient(members, _Event) if isinstance(members, dict) else None
     except (ValueError, RecursionError):
         return None
+    return event if event is not None and event.ph else None
 
 
 def _int_or_text(digits: str) -> int | str:
@@ -292,6 +297,7 @@ class _Columns:
         self._tracks = _Numbered()
         self._thread_names: dict[tuple[str, str], str] = {}
         self._begun: dict[tuple[int | str, int | str], list[_Event]] = {}
+        self._open = 0  # how many those are
         self._words: dict[str, str] = {}  # those that come again and again, once each
         self._parts: list[Events] = []
 
@@ -349,7 +355,10 @@ class _Columns:
                 with contextlib.suppress(msgspec.DecodeError):
                     name = msgspec.json.decode(event.args.name, type=str)
                     self._thread_names[str(event.pid), str(event.tid)] = name
+            elif event.ph == "B" and self._open == _MOST_OPEN:
+                self._note("begin while too many others are open, and were left out", event)
             elif event.ph == "B":
+                self._open += 1
                 # without what would keep the whole piece in memory
                 args = msgspec.structs.replace(event.args, dims=_NOTHING, types=_NOTHING, name=_NOTHING)
                 begun = msgspec.structs.replace(event, ts=event.ts.copy(), args=args)
@@ -357,6 +366,7 @@ class _Columns:
             elif event.ph == "E":
                 begun_here = self._begun.get((event.pid, event.tid))
                 if begun_here:
+                    self._open -= 1
                     yield _joined(begun_here.pop(), event)
                 else:
                     self._note("only end", event)
