@@ -6,12 +6,9 @@ trace lies, it can be merged with other ranks' elsewhere.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import msgspec
@@ -105,6 +102,10 @@ def _read_all(files: Sequence[Path], rules: classify.Rules) -> Iterator[list[Ran
     if workers < 2:
         yield from (_read(file, rules) for file in files)
         return
+    import multiprocessing  # a tenth of the time of a small trace, and not needed for one
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     # a forked process has numpy and msgspec loaded already, and needs no importable __main__
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     with ProcessPoolExecutor(workers, multiprocessing.get_context(method)) as pool:
