@@ -20,6 +20,8 @@ LATEST_NS = 2**62  # sums and differences of two such times stay within int64
 _LONGEST_PLAIN = 18  # characters: int64 holds any number of so many digits
 _LONGEST_ODD = 400
 _DECIMALS = 3
+_SCALE = 10 ** np.arange(_DECIMALS, -1, -1)  # by the number of decimals
+_LATEST = LATEST_NS // _SCALE
 _QUOTED_PLAIN = re.compile(rb"(?:\d+(?:\.\d+)?,)*")
 
 
@@ -42,20 +44,19 @@ def nanoseconds(values: Sequence[msgspec.Raw]) -> tuple[Int64s, npt.NDArray[np.b
     if text.translate(None, b"0123456789.,"):
         return _each(values)
     codes = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(codes == ord(","))
+    marks = np.flatnonzero(codes < ord("0"))  # commas and points
+    is_point = codes[marks] == ord(".")
+    last = np.flatnonzero(~is_point)
+    ends = marks[last]
     lengths = np.diff(ends, prepend=-1) - 1
     if len(ends) != len(values) or not 0 < lengths.min() <= lengths.max() <= _LONGEST_PLAIN:
         return _each(values)
-    dots = np.flatnonzero(codes == ord("."))
-    dotted = np.searchsorted(ends, dots)
-    missing = np.full(len(values), _DECIMALS)
-    missing[dotted] -= ends[dotted] - dots - 1
-    if missing.min() < 0:
+    decimals = np.where(is_point[last - 1], ends - marks[last - 1] - 1, 0)
+    if decimals.max() > _DECIMALS:
         return _each(values)
     digits = np.fromstring(text.replace(b".", b""), np.int64, sep=",")
-    scale = 10**missing
-    usable = digits < LATEST_NS // scale
-    return np.where(usable, digits * scale, 0), usable
+    usable = digits < _LATEST[decimals]
+    return np.where(usable, digits * _SCALE[decimals], 0), usable
 
 
 def _each(values: Sequence[msgspec.Raw]) -> tuple[Int64s, npt.NDArray[np.bool_]]:
