@@ -141,9 +141,8 @@ class ModelledLink:
         """
         assert transfer.arrived_ns is not None
         ended = self.advance(transfer.arrived_ns)
-        self._waiting.append(
-            self._moving_of(transfer)
-        )  # made here: when its turn comes, another one is to be completed
+        # Its time is worked out now: when its turn comes, the one before it is to be completed first.
+        self._waiting.append(self._moving_of(transfer))
         if transfer.arrived_ns > self._now:
             self._move_on(transfer.arrived_ns - self._now)
         self._start_waiting()
