@@ -1,8 +1,8 @@
 """How exact an emulated link is, and what it costs the backward thread. Prints medians, for noisy machines.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 1 bench/emulation.py
+    python -m bench.emulation
 
-With one process the link alone is seen; with two, what the real reduction and the agreement of the ranks add. Blocks of
+With one rank the link alone is seen; with two, what the real reduction and the agreement of the ranks add. Blocks of
 steps with and without the link take turns, and each block is compared with the one beside it.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +32,12 @@ _BUCKET_CAPS_MB = (25.0, 1.0)
 
 
 def main() -> None:
+    for ranks in (1, 2):
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        subprocess.run([*launch, "-m", "bench.emulation"], check=True)
+
+
+def as_rank() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     say(f"{dist.get_world_size()} rank(s) on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, emulated links")
@@ -148,4 +156,4 @@ def backward(module: DistributedDataParallel, inputs: torch.Tensor) -> Cost:
 
 
 if __name__ == "__main__":
-    main()
+    as_rank() if "RANK" in os.environ else main()
