@@ -73,8 +73,13 @@ def _unpacked(path: Path, file: BinaryIO, first: bytes) -> Iterator[bytes]:
             raise Damaged(f"the gz is damaged before its byte {position} ({error})") from None
         piece = _read(file, _PACKED_BYTES)
         position += len(piece)
-        if member.eof and (piece := (member.unused_data + piece).lstrip(b"\0")):
-            member, begins, given = _unpacker(), position - len(piece), 0
+        if member.eof:
+            piece = member.unused_data + piece
+            while piece and not piece.strip(b"\0"):  # files may be filled up with zeros
+                piece = _read(file, _PACKED_BYTES)
+                position += len(piece)
+            if piece := piece.lstrip(b"\0"):
+                member, begins, given = _unpacker(), position - len(piece), 0
     if not member.eof:
         raise Damaged(f"the gz ends in the middle, after {position} bytes")
 
