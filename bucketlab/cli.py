@@ -399,4 +399,10 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        _say(f"{error.filename or 'the output'}: {error.strerror}.")
+        sys.exit(1)
+    except UnicodeEncodeError:
+        _say("a name or an argument is no valid text in this locale, and cannot be passed on.")
+        sys.exit(2)
     sys.exit(0)

@@ -5,6 +5,7 @@ Without a terminal the script's output is passed on untouched and nothing is add
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -57,7 +58,8 @@ class Display:
         for line in iter(stream.readline, b""):
             if to_terminal and self._bar is not None:
                 self._bar.line(line.decode(errors="replace").rstrip("\n"))
-            else:
+                continue
+            with contextlib.suppress(OSError):  # whoever reads has had enough; the script must still get rid of it
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
 

@@ -114,7 +114,7 @@ def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: flo
     try:
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
-            progress = read_progress(control)
+            progress = [one for one in read_progress(control) if _belongs_to_us(one.pid, control)]
             display.show(progress)
             last_sign = max([last_sign, *(one.heartbeat_ns / 1e9 for one in progress)])
             if not hinted and time.monotonic() - began > _HINT_SECONDS and not any(one.rank >= 0 for one in progress):
@@ -151,12 +151,12 @@ def _environment(config: WorkerConfig) -> dict[str, str]:
 
 
 def _stop(process: subprocess.Popen[bytes], control: Path, first: signal.Signals) -> None:
-    """Ends the launcher and its process group, then every rank known by its progress."""
+    """Ends the launcher and its process group, then whatever else carries this launch in its environment."""
     _end(process, first)
-    for rank in read_progress(control):
-        if _belongs_to_us(rank.pid, control):
+    for pid in [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]:
+        if pid != os.getpid() and _belongs_to_us(pid, control):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(rank.pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes], first: signal.Signals) -> None:
@@ -173,6 +173,8 @@ def _end(process: subprocess.Popen[bytes], first: signal.Signals) -> None:
 
 def _belongs_to_us(pid: int, control: Path) -> bool:
     """Whether the process still runs and was started by this launch: process ids are used again."""
+    if not Path("/proc/self/environ").exists():
+        return True  # a system that does not tell
     try:
         return str(control).encode() in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -181,7 +183,7 @@ def _belongs_to_us(pid: int, control: Path) -> bool:
 
 def _stacks(control: Path) -> dict[int, str]:
     ranks = {one.pid: one.rank for one in read_progress(control)}
-    for pid in ranks:
+    for pid in [pid for pid in ranks if _belongs_to_us(pid, control)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, STACK_SIGNAL)
     time.sleep(_STACK_SECONDS)

@@ -5,6 +5,7 @@ Runs in every Python process of a launch, so it imports nothing heavy and does n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -79,8 +80,9 @@ def _note_early_exceptions() -> None:
     original = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if not observer.cache_info().currsize:  # which notes exceptions itself, and knows more
-            _write_early_error(kind, error)
+        with contextlib.suppress(Exception):
+            if not observer.cache_info().currsize:  # which notes exceptions itself, and knows more
+                _write_early_error(kind, error)
         original(kind, error, trace)
 
     sys.excepthook = note
@@ -90,16 +92,15 @@ def _write_early_error(kind: type[BaseException], error: BaseException) -> None:
     import time
     from pathlib import Path
 
-    from bucketlab.worker.progress import Ending, write_ending
+    from bucketlab.worker.progress import Ending, first_line, write_ending
 
     control = Path(_config().control)
     if kind.__name__ == "ChildFailedError" or not control.is_dir():
         return  # the ranks that failed are named with their exit codes
-    lines = str(error).strip().splitlines() or [""]
     if kind.__name__ == "ProcessRaisedException":  # torch.multiprocessing.spawn: the child's traceback as text
-        text, rank = lines[-1], getattr(error, "error_index", -1)
+        text, rank = str(error).strip().splitlines()[-1], getattr(error, "error_index", -1)
     else:
-        text, rank = f"{kind.__name__}: {lines[0]}", int(os.environ.get("RANK", -1))
+        text, rank = first_line(kind, error), int(os.environ.get("RANK", -1))
     write_ending(control, Ending(pid=os.getpid(), rank=rank, time_ns=time.time_ns(), phase="", steps=0, error=text))
 
 

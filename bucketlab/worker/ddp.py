@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,9 +95,27 @@ def before_profilers_start(act: Callable[[object], None]) -> Iterator[None]:
         owner._prepare_trace = start
 
 
+_as_built: weakref.WeakKeyDictionary[DistributedDataParallel, tuple[list[Any], list[bool]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def note_built(module: DistributedDataParallel) -> None:
+    """To be called right after construction: a parameter frozen or thawed later does not change the reducer's list."""
+    parameters, sparse = module._build_params_for_reducer()
+    _as_built[module] = list(parameters), list(sparse)
+
+
+def parameters_of_reducer(module: DistributedDataParallel) -> tuple[list[Any], list[bool]]:
+    """Parameters in the order of the reducer's indices, and which of them have sparse gradients."""
+    if module not in _as_built:
+        note_built(module)
+    return _as_built[module]
+
+
 def named_parameters(module: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:
     """Names and parameters in the order of the reducer's indices."""
-    parameters, _ = module._build_params_for_reducer()
+    parameters, _ = parameters_of_reducer(module)
     names = {parameter: name for name, parameter in module.module.named_parameters()}
     return [(names[parameter], parameter) for parameter in parameters]
 
@@ -106,7 +125,7 @@ def layout(module: DistributedDataParallel) -> Layout:
     text = module._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
     if text:
         return [[int(index) for index in bucket.split()] for bucket in text.split(",")]
-    parameters, expect_sparse = module._build_params_for_reducer()
+    parameters, expect_sparse = parameters_of_reducer(module)
     indices, _ = dist._compute_bucket_assignment_by_size(parameters, _initial_limits(module), expect_sparse)
     return [list(bucket) for bucket in reversed(indices)]
 
@@ -151,7 +170,7 @@ def change_capacities(module: DistributedDataParallel, wanted: Capacities) -> No
 
 def assignment(module: DistributedDataParallel, wanted: Capacities, order: list[int]) -> Layout:
     """The buckets that DDP's own rule forms for a module that finds its gradients ready in this order of indices."""
-    parameters, expect_sparse = module._build_params_for_reducer()
+    parameters, expect_sparse = parameters_of_reducer(module)
     if _keeps_declared_order(module):
         indices, _ = dist._compute_bucket_assignment_by_size(parameters, wanted.limits, expect_sparse)
         return [list(bucket) for bucket in reversed(indices)]
@@ -185,8 +204,10 @@ def why_not_rebuildable(module: DistributedDataParallel) -> str | None:
         return "it delays the all-reduce of some parameters"
     if any(hasattr(parameter, "_in_backward_optimizers") for parameter in module.parameters()):
         return "its optimizer runs inside the backward pass"
-    if any(module._build_params_for_reducer()[1]):
+    if any(parameters_of_reducer(module)[1]):
         return "it has sparse gradients"
+    if module._join_config.enable:
+        return "it runs in a Join of uneven inputs"
     return None
 
 
@@ -199,12 +220,17 @@ def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None
     if not dist.is_initialized():
         return  # the script has ended its process group: nothing will be reduced any more
     private: Any = module
-    parameters, expect_sparse = private._build_params_for_reducer()
+    parameters, expect_sparse = parameters_of_reducer(module)
     names = private._build_debug_param_to_name_mapping(parameters)
+    before = private.logger, private.reducer
     with _assignment(buckets, private.bucket_bytes_cap):
-        private.logger = None
-        private.reducer = None
-        private._ddp_init_helper(parameters, expect_sparse, names, private.static_graph)
+        private.logger = private.reducer = None
+        try:
+            private._ddp_init_helper(parameters, expect_sparse, names, private.static_graph)
+        except BaseException:
+            private.logger, private.reducer = before
+            raise
+    del before  # the old reducer takes its autograd hooks with it
     if private.static_graph:
         private._static_graph_delay_allreduce_enqueued = False
         private.reducer._set_static_graph()

@@ -34,11 +34,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from bucketlab.errors import WorkFailed
 from bucketlab.link.curve import LinkCurve
 from bucketlab.worker import ddp
+from bucketlab.worker.averaging import Averaging
 
 _Outcome = torch.futures.Future[torch.Tensor | Exception]
 
@@ -314,7 +314,7 @@ class _Sender:
         self.ranks = dist.get_world_size(self.group)
         self.notices = notices
         self._link = link
-        self._averaging = _Averaging(module, self.ranks)
+        self._averaging = Averaging(module, self.ranks)
         self._step = _Step()
 
     def send(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -373,48 +373,6 @@ def _kernel() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/time").readlink())
     except OSError:
         return platform.node()
-
-
-class _Averaging:
-    """DDP's own arithmetic, so that the result is the same to the last bit.
-
-    It multiplies by the reciprocal while it copies a gradient into its bucket, and divides a gradient that lives there
-    already (`Reducer::mark_variable_ready_dense` in torch's reducer.cpp, seen in 2.13). Which one it is shows only
-    while the gradient is accumulated.
-    """
-
-    def __init__(self, module: DistributedDataParallel, ranks: int) -> None:
-        self._ranks = ranks
-        self._storage: dict[int, int] = {}  # id of a parameter -> address of the storage its gradient was written to
-        self._handles: list[RemovableHandle] = []
-        if module.gradient_as_bucket_view and ranks > 1:
-            parameters = [one for _, one in ddp.named_parameters(module)]
-            self._handles = [one.register_post_accumulate_grad_hook(self._note) for one in parameters]
-            for one in parameters:
-                self._note(one)  # a new reducer has moved gradients that there were into its buckets
-
-    def average(self, bucket: GradBucket) -> None:
-        """Divides the bucket's gradients by the number of ranks."""
-        if self._ranks == 1:
-            return
-        if not self._handles:
-            bucket.buffer().mul_(1.0 / self._ranks)
-            return
-        here = bucket.buffer().untyped_storage().data_ptr()
-        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-            if self._storage.get(id(parameter)) == here:
-                gradient.div_(self._ranks)
-            else:
-                gradient.mul_(1.0 / self._ranks)
-            self._storage[id(parameter)] = here  # where it stays if it gets no gradient next time
-
-    def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _note(self, parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
-            self._storage[id(parameter)] = parameter.grad.untyped_storage().data_ptr()
 
 
 class _Link(Protocol):

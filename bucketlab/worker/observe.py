@@ -7,6 +7,7 @@ at the end of a step is the session's business.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import functools
 import gc
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bucketlab.worker.config import WorkerConfig
-from bucketlab.worker.progress import PHASES, STACK_SIGNAL, Ending, ProgressFile, write_ending
+from bucketlab.worker.progress import PHASES, STACK_SIGNAL, Ending, ProgressFile, first_line, write_ending
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _PATIENCE_STEPS = 10
 # Steps without any DDP module after which the run is ended: it would go on to its end with nothing to measure.
 _STEPS_WITHOUT_DDP = 50
+_RETIRED_AFTER_STEPS = 50  # of others, after which the optimizer that ended steps is taken to be gone
 _LET_GO_SECONDS = 0.1
 
 
@@ -70,6 +72,7 @@ class Observer:
         self.stopped_by_us = False
         self._pid = os.getpid()
         self._anchor: weakref.ref[torch.optim.Optimizer] | None = None
+        self._without_anchor = 0  # steps of other optimizers since it stepped
         self._steps_of: Counter[int] = Counter()
         self._relevant: dict[int, bool] = {}
         self._syncing_forward: bool | None = None
@@ -90,6 +93,9 @@ class Observer:
             self.alternatives.append(name)
 
     def ddp_built(self, module: DistributedDataParallel) -> None:
+        from bucketlab.worker import ddp
+
+        ddp.note_built(module)
         self.modules.append(weakref.ref(module))
         self._relevant.clear()
         if self._torch_watched:
@@ -193,6 +199,8 @@ class Observer:
         if os.getpid() != self._pid:  # a fork of the training process is none of our business
             return
         self.optimizer_steps += 1
+        if self.progress is not None:
+            self.progress.write()  # a sign of life, whichever optimizer stepped
         if not self.modules:
             self._maybe_give_up()
             return
@@ -229,7 +237,14 @@ class Observer:
     def _ends_a_step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Several optimizers, one after the other, make one step; the one that steps least often, or last, ends it."""
         if self._anchor is not None:
-            return self._anchor() is optimizer
+            self._without_anchor = 0 if self._anchor() is optimizer else self._without_anchor + 1
+            if self._anchor() is not None and self._without_anchor < _RETIRED_AFTER_STEPS:
+                return self._anchor() is optimizer
+            # The script has put another optimizer in its place.
+            self._anchor, self._without_anchor = None, 0
+            self._steps_of.clear()
+            self._relevant.clear()
+            self.optimizers = [weakref.ref(optimizer)]
         self._steps_of[id(optimizer)] += 1
         if not self.optimizers:
             self.optimizers = [weakref.ref(one) for one in self._relevant_optimizers()]
@@ -267,14 +282,15 @@ class Observer:
             return
         if self.session is not None and self.error is None:
             self.session.script_ends()
-        self._write_ending()
+        with contextlib.suppress(Exception):
+            self.write_ending()
         self._pid = -1  # atexit and multiprocessing's finalizer both come here
         if self.modules:
             # gloo's threads may still hold objects of Python's that belong to the last all-reduces; if they let go of
             # them after the interpreter is gone, the process aborts (torch 2.13).
             time.sleep(_LET_GO_SECONDS)
 
-    def _write_ending(self) -> None:
+    def write_ending(self) -> None:
         if self.progress is None or not self.control.is_dir():
             return
         ending = Ending(
@@ -296,8 +312,9 @@ class Observer:
         original = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self.error = f"{kind.__name__}: {error}".strip().split("\n")[0]
-            self._write_ending()
+            with contextlib.suppress(Exception):
+                self.error = first_line(kind, error)
+                self.write_ending()
             original(kind, error, trace)
 
         sys.excepthook = note

@@ -58,6 +58,17 @@ class RankExit(msgspec.Struct, kw_only=True):
     time_s: float
 
 
+def first_line(kind: type[BaseException], error: BaseException) -> str:
+    """Of an exception, fit for a terminal and for JSON: its text may be anything, or raise itself."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be had)"
+    line = f"{kind.__name__}: {text}".strip().split("\n")[0]
+    printable = "".join(letter if letter.isprintable() else "?" for letter in line[:2000])
+    return printable.encode("utf-8", "replace").decode()
+
+
 class ProgressFile:
     """The writing end, one for each process."""
 

@@ -6,17 +6,17 @@ hook on each parameter at the moment its gradient is written, before any queuein
 """
 
 # No postponed annotations in this file: DDP looks at those of a communication hook.
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from bucketlab.worker import ddp
+from bucketlab.worker.averaging import Averaging
 from bucketlab.worker.clock import Clock, Mark
 
 
@@ -71,34 +71,31 @@ class HeldBack:
 
 class _HeldModule:
     def __init__(self, module: DistributedDataParallel) -> None:
-        self._module = module
+        self._module: Any = module
         self._buckets = ddp.layout(module)
-        self._parameters = [parameter for _, parameter in ddp.named_parameters(module)]
         self._ranks: int = dist.get_world_size(module.process_group)
         self._waiting: list[tuple[GradBucket, torch.futures.Future[torch.Tensor]]] = []
-        self._elements = {
-            index: sum(self._parameters[one].numel() for one in bucket) for bucket in self._buckets for index in bucket
-        }
-        self._in_bucket: dict[int, bool] = {}  # parameter -> whether its gradient was accumulated inside its bucket
-        self._handles: list[RemovableHandle] = []
+        self._averaging: Averaging | None = None
 
     def hold(self) -> None:
         ddp.put_in_new_reducer(self._module, self._buckets)
+        self._averaging = Averaging(self._module, self._ranks)
         self._module.register_comm_hook(self, _reduce_after_the_last)
         self._module._comm_hooks.clear()  # what `register_comm_hook` remembers outlives the reducer
-        self._handles = [
-            one.register_post_accumulate_grad_hook(functools.partial(self._note, index))
-            for index, one in enumerate(self._parameters)
-        ]
+        self._module.register_comm_hook = self._register_after_letting_go
 
     def let_go(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        if self._averaging is None:
+            return
+        self._averaging.close()
+        self._averaging = None
+        del self._module.register_comm_hook
         ddp.put_in_new_reducer(self._module, self._buckets)
 
-    def _note(self, index: int, parameter: torch.Tensor) -> None:
-        base = None if parameter.grad is None else parameter.grad._base
-        self._in_bucket[id(parameter)] = base is not None and base.numel() == self._elements[index]
+    def _register_after_letting_go(self, *args: Any, **kwargs: Any) -> None:
+        """The script registers a hook of its own just now: a reducer takes only one."""
+        self.let_go()
+        self._module.register_comm_hook(*args, **kwargs)
 
     def reduce(self, bucket: GradBucket, future: torch.futures.Future[torch.Tensor]) -> None:
         self._waiting.append((bucket, future))
@@ -108,24 +105,13 @@ class _HeldModule:
         waiting, self._waiting = self._waiting, []
         works = []
         for one, _ in waiting:
-            self._average(one)
+            assert self._averaging is not None
+            self._averaging.average(one)
             works.append(dist.all_reduce(one.buffer(), group=self._module.process_group, async_op=True))
         for (one, kept), work in zip(waiting, works, strict=True):
             assert work is not None
             work.wait()
             kept.set_result(one.buffer())
-
-    def _average(self, bucket: GradBucket) -> None:
-        """DDP's own arithmetic, so that the result is the same to the last bit.
-
-        It multiplies by the reciprocal while it copies a gradient into its bucket, and divides a gradient that
-        lives there already (`Reducer::mark_variable_ready_dense` in torch's reducer.cpp, seen in 2.13).
-        """
-        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-            if self._in_bucket.get(id(parameter)):
-                gradient.div_(self._ranks)
-            else:
-                gradient.mul_(1.0 / self._ranks)
 
 
 def _reduce_after_the_last(held: _HeldModule, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

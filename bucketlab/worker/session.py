@@ -86,6 +86,7 @@ class Session:
         self.missing: list[str] = []
         self.notes: list[str] = []
         self.seconds: dict[str, float] = {}
+        self.apart = False  # some rank is elsewhere: nothing more can be agreed on
         self.profiled_by_the_script = 0  # timed steps
         self.complete = False  # all has been measured once
         self._flow: Flow | None = self.flow()
@@ -153,6 +154,8 @@ class Session:
 
     def _agree_on_more_timed_steps(self) -> int:
         """As many as fit in a few seconds, the same number on every rank."""
+        if self.apart:
+            return 0
         if self.config.timed_steps is not None:
             return max(0, self.config.timed_steps - len(self.timed))
         walls = sorted(step.wall_ns for step in self._timed_steps())
@@ -210,6 +213,7 @@ class Session:
             return
         if not self.exchange.everybody_is_here("link", _RANK_SECONDS):
             self.missing.append("link: not every rank came to this step")
+            self.apart = True
             return
         module = self.modules[0]
         parameters = [one for _, one in ddp.named_parameters(module)]
@@ -260,6 +264,7 @@ class Session:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        self._enter("done")  # nothing more comes from here, and the launch must not wait for it
         if isinstance(error, OSError) and error.errno is not None:
             place = error.filename or self._run_folder()
             self.observer.failure = f"cannot write {place}: {error.strerror}. Free some space or choose --out."
