@@ -3,7 +3,8 @@
     python -m bench.traces [--large] [--peers-python PYTHON]
 
 Every figure is of a whole process, start of Python and imports included. Tools take turns on the same trace, so that
-what else the machine does meets them all; CPU time depends least on that. Other tools are measured where that interpreter has them:
+what else the machine does meets them all; CPU time depends least on that. Other tools are measured where that
+interpreter has them:
 
     python -m venv peers
     peers/bin/pip install HolisticTraceAnalysis==0.5.0 torch-tb-profiler==0.4.3 orjson pysimdjson msgspec
