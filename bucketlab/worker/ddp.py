@@ -95,22 +95,24 @@ def before_profilers_start(act: Callable[[object], None]) -> Iterator[None]:
         owner._prepare_trace = start
 
 
-_as_built: weakref.WeakKeyDictionary[DistributedDataParallel, tuple[list[Any], list[bool]]] = (
-    weakref.WeakKeyDictionary()
-)
+# Parameters, which of them have sparse gradients, and their names for DDP's messages.
+_AsBuilt = tuple[list[Any], list[bool], dict[int, str]]
+_as_built: weakref.WeakKeyDictionary[DistributedDataParallel, _AsBuilt] = weakref.WeakKeyDictionary()
 
 
 def note_built(module: DistributedDataParallel) -> None:
     """To be called right after construction: a parameter frozen or thawed later does not change the reducer's list."""
     parameters, sparse = module._build_params_for_reducer()
-    _as_built[module] = list(parameters), list(sparse)
+    names = module._build_debug_param_to_name_mapping(parameters)
+    _as_built[module] = list(parameters), list(sparse), names
 
 
 def parameters_of_reducer(module: DistributedDataParallel) -> tuple[list[Any], list[bool]]:
     """Parameters in the order of the reducer's indices, and which of them have sparse gradients."""
     if module not in _as_built:
         note_built(module)
-    return _as_built[module]
+    parameters, sparse, _ = _as_built[module]
+    return parameters, sparse
 
 
 def named_parameters(module: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:
@@ -221,9 +223,9 @@ def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None
         return  # the script has ended its process group: nothing will be reduced any more
     private: Any = module
     parameters, expect_sparse = parameters_of_reducer(module)
-    names = private._build_debug_param_to_name_mapping(parameters)
+    names = _as_built[module][2]
     before = private.logger, private.reducer
-    with _assignment(buckets, private.bucket_bytes_cap):
+    with _assignment(buckets, private.bucket_bytes_cap), _all_requiring_grad(parameters):
         private.logger = private.reducer = None
         try:
             private._ddp_init_helper(parameters, expect_sparse, names, private.static_graph)
@@ -235,6 +237,19 @@ def put_in_new_reducer(module: DistributedDataParallel, buckets: Layout) -> None
         private._static_graph_delay_allreduce_enqueued = False
         private.reducer._set_static_graph()
         private.logger._set_static_graph()
+
+
+@contextmanager
+def _all_requiring_grad(parameters: list[Any]) -> Iterator[None]:
+    """A reducer hooks itself to every parameter of its list, and crashes at one that was frozen meanwhile."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 @contextmanager

@@ -142,3 +142,28 @@ def test_the_scripts_own_hook_is_known_by_name() -> None:
     assert ddp.hook_of(module) is None
     module.register_comm_hook(None, fp16_compress_hook)
     assert ddp.hook_of(module) == "fp16_compress_hook"
+
+
+def test_a_parameter_frozen_or_thawed_later_is_where_it_was_in_the_buckets() -> None:
+    built = network()
+    built[2].weight.requires_grad_(False)
+    module = DistributedDataParallel(built, find_unused_parameters=True, bucket_cap_mb=0.3)
+    ddp.note_built(module)
+    train(module, 3)
+    before = ddp.layout(module)
+    built[2].weight.requires_grad_(True)  # DDP's reducer knows nothing of it
+    built[4].weight.requires_grad_(False)  # and still waits for this one
+    ddp.put_in_new_reducer(module, before)
+    train(module, 3)
+    assert ddp.layout(module) == before
+    assert "2.weight" not in [name for name, _ in ddp.named_parameters(module)]
+    assert "4.weight" in [name for name, _ in ddp.named_parameters(module)]
+
+
+def test_a_reducer_that_cannot_be_built_leaves_the_old_one_in_place() -> None:
+    module = trained()
+    before = module.reducer
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        ddp.put_in_new_reducer(module, [[0], [99]])
+    assert module.reducer is before
+    train(module, 1)
