@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from bucketlab.trace.kineto import read_trace
 
 from bucketlab.analysis import analyze_trace
+from bucketlab.trace.kineto import read_trace
 
 FOLDER = Path(os.environ.get("BUCKETLAB_SHARED_TRACES") or Path(__file__).parents[3] / "shared" / "data" / "traces")
 FIGURES = FOLDER / "expected.json"

@@ -163,9 +163,7 @@ def test_the_fitted_rates_explain_both_measured_layouts(data):
     curve = LinkCurve.straight(20, data.draw(st.floats(1, 10)), data.draw(st.integers(1, 2)))
     layouts = [[module.buckets([cap]) for module in timeline.modules] for cap in (1, 10**9)]
     steps = [replay(timeline, one, curve, truth).step_ns for one in layouts]
-    fitted = fit_slowdown(
-        timeline, curve, [Observation(one, step) for one, step in zip(layouts, steps, strict=True)]
-    )
+    fitted = fit_slowdown(timeline, curve, [Observation(one, step) for one, step in zip(layouts, steps, strict=True)])
     for one, step in zip(layouts, steps, strict=True):
         assert replay(timeline, one, curve, fitted).step_ns == pytest.approx(step, rel=0.02)
 
