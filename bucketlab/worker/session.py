@@ -225,8 +225,8 @@ class Session:
         self.link_dtype = str(dtype).removeprefix("torch.")
         if measurement.cut_at_bytes is not None:
             self.notes.append(
-                f"the link was measured up to {measurement.cut_at_bytes} bytes, not to the whole gradient of "
-                f"{gradient_bytes}: no time or no memory for more"
+                f"the link was measured up to {measurement.cut_at_bytes / _MIB:.3g} MiB, not to the whole gradient of "
+                f"{gradient_bytes / _MIB:.3g} MiB: no time or no memory for more (--link-seconds)"
             )
 
     # ---- between the script and the flow ----------------------------------------------------------------------
