@@ -309,6 +309,8 @@ def analyze(
     paths: tuple[Path, ...], as_json: bool, as_csv: bool, summaries: Path | None, collectives: Path | None
 ) -> None:
     """Exact overlap of traces that exist already: files or folders, of any torch.profiler run, any number of ranks."""
+    # numpy starts threads for linear algebra, and nothing here does any. Not for other commands: jobs would inherit it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from bucketlab.analysis.files import analyze_paths, runs_apart, write_summaries
     from bucketlab.report.progress import files_bar
     from bucketlab.trace import classify
