@@ -47,7 +47,7 @@ class LinkCurve:
             ValueError: no point with one in flight.
         """
         sizes, times = _alone(points)
-        latency_ns, slope_ns = _least_relative_squares(sizes, times)
+        latency_ns, slope_ns = _least_relative_errors(sizes, times)
         monotone = _monotone(times)
         errors = (latency_ns + slope_ns * sizes) / times - 1
         return cls(
@@ -116,19 +116,26 @@ def _alone(points: Sequence[LinkPoint]) -> tuple[Float64s, Float64s]:
     return np.array(sizes, dtype=np.float64), np.array([float(np.median(by_size[size])) for size in sizes])
 
 
-def _least_relative_squares(sizes: Float64s, times: Float64s) -> tuple[float, float]:
-    """latency (ns) and slope (ns per byte), neither negative, with the least sum of squared relative errors."""
-    if len(sizes) == 1:
-        return 0.0, float(times[0] / sizes[0])
-    rows = np.stack([1 / times, sizes / times], axis=1)
-    latency_ns, slope_ns = np.linalg.lstsq(rows, np.ones(len(sizes)), rcond=None)[0]
-    if latency_ns < 0:
-        column = rows[:, 1]
-        latency_ns, slope_ns = 0.0, column.sum() / (column @ column)
-    if slope_ns < 1 / _FASTEST_GB_S:
-        column = rows[:, 0]
-        latency_ns, slope_ns = column.sum() / (column @ column), 1 / _FASTEST_GB_S
-    return float(latency_ns), float(slope_ns)
+def _least_relative_errors(sizes: Float64s, times: Float64s) -> tuple[float, float]:
+    """latency (ns) and slope (ns per byte), neither negative, with the least sum of relative errors.
+
+    Of the errors, not of their squares: on a busy host single sizes are slower many times over, and must not bend the
+    line. Such a line passes two of the points, or one where it meets a bound; all of them are tried.
+    """
+    least_slope_ns = 1 / _FASTEST_GB_S
+    first, second = np.triu_indices(len(sizes), 1)
+    slopes = (times[second] - times[first]) / (sizes[second] - sizes[first])
+    slopes = np.concatenate([slopes, times / sizes, np.full(len(sizes), least_slope_ns)])
+    through = np.concatenate([first, np.arange(len(sizes)), np.arange(len(sizes))])
+    latencies = times[through] - slopes * sizes[through]
+    latencies[len(first) : len(first) + len(sizes)] = 0.0  # but for rounding it is
+    allowed = (latencies >= 0) & (slopes >= least_slope_ns)
+    if not allowed.any():  # time is less than the steepest bandwidth allows, so it hardly grew
+        return 0.0, least_slope_ns
+    latencies, slopes = latencies[allowed], slopes[allowed]
+    errors = np.abs((latencies[:, None] + slopes[:, None] * sizes) / times - 1).sum(axis=1)
+    best = int(np.argmin(errors))
+    return float(latencies[best]), float(slopes[best])
 
 
 def _monotone(times: Float64s) -> Float64s:

@@ -27,6 +27,8 @@ from typing import Any
 INTERFACE = "eth0"
 # Jumbo frames, as between the machines of a cluster: headers then take 1 % of the rate, not 4 %.
 _MTU_BYTES = 9000
+_FRAME_BYTES = _MTU_BYTES + 14
+_BURST_US, _PEAK_US = 500, 144
 
 # Waits until its standard input closes, which it does when the process at the other end is gone, however it ended.
 # Then it removes the namespaces it was given, what still runs in them, and the interfaces with them.
@@ -149,9 +151,19 @@ def _build(hosts: list[Host], switch: str, mbit_per_s: int) -> None:
 
 
 def _limit(namespace: str, device: str, mbit_per_s: int) -> None:
-    # A millisecond's worth of burst, and no less than one 64 KiB segment, which tbf could not pass otherwise.
-    burst_bytes = max(2**17, mbit_per_s * 1000 // 8)
-    _run(f"tc -n {namespace} qdisc add dev {device} root tbf rate {mbit_per_s}mbit burst {burst_bytes} latency 50ms")
+    """Makes what `device` sends a serial line of this rate.
+
+    A bucket of tokens fills while the line is idle and then lets as many bytes through for nothing, once per hop, so it
+    must be small against the transfers of a job. It must also last until a late timer of the kernel wakes the queue,
+    or the rate is never reached. Hence two: the rate is kept over half a millisecond, and within that nothing
+    goes faster than a fifth above it.
+    """
+    burst_bytes = max(_FRAME_BYTES, mbit_per_s * _BURST_US // 8)
+    peak_bytes = max(2 * _FRAME_BYTES, mbit_per_s * _PEAK_US // 8)
+    _run(
+        f"tc -n {namespace} qdisc add dev {device} root tbf rate {mbit_per_s}mbit burst {burst_bytes} "
+        f"peakrate {mbit_per_s * 1200}kbit mtu {peak_bytes} latency 50ms"
+    )
 
 
 def _run(command: str) -> None:

@@ -44,6 +44,14 @@ def test_the_fit_finds_the_latency_and_bandwidth_of_a_straight_link(latency_ns, 
     assert curve.residual < 1e-3
 
 
+@given(st.floats(1e5, 1e6), st.floats(0.05, 10), st.lists(st.floats(2, 20), min_size=2, max_size=2))
+def test_two_sizes_at_which_the_host_was_busy_do_not_bend_the_fit(latency_ns, bandwidth_gb_s, slower):
+    points = line(latency_ns, bandwidth_gb_s)
+    for index, times in enumerate(slower):
+        points[index] = point(points[index].bytes, points[index].ns * times)
+    assert LinkCurve.fit(points).bandwidth_gb_s == pytest.approx(bandwidth_gb_s, rel=0.05)
+
+
 @given(measured, st.lists(st.integers(0, 10**10), min_size=2))
 def test_a_larger_buffer_never_takes_less_time(points, sizes):
     times = LinkCurve.fit(points).time_ns(sorted(sizes))

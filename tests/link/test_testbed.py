@@ -65,6 +65,46 @@ def test_all_reduce_between_two_hosts_goes_at_the_rate_of_their_link(tmp_path: P
         assert 0.8 * least_s < rank["seconds"] < 10 * least_s
 
 
+def test_a_link_that_was_idle_lets_no_transfer_through_at_once() -> None:
+    mbit_per_s = 100
+    with network(2, mbit_per_s=mbit_per_s) as hosts:
+        receiver = hosts[0].popen([sys.executable, "-c", ACKNOWLEDGE, hosts[0].name], stdout=subprocess.PIPE, text=True)
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "listening\n"
+        sender = hosts[1].popen([sys.executable, "-c", SEND_AFTER_A_REST, hosts[0].name], stdout=subprocess.PIPE)
+        fastest_s = json.loads(sender.communicate(timeout=60)[0])
+    for size_bytes, seconds in fastest_s.items():
+        # Two queues on the way, each of which may hold back a frame less. Other work can only make it longer.
+        assert seconds >= (int(size_bytes) - 2 * 9014) * 8 / (mbit_per_s * 1e6)
+
+
+ACKNOWLEDGE = """
+import socket, struct, sys
+listener = socket.create_server((sys.argv[1], 29501))
+print("listening", flush=True)
+stream = listener.accept()[0].makefile("rwb")
+while header := stream.read(8):
+    stream.read(struct.unpack("q", header)[0])
+    stream.write(b"x")
+    stream.flush()
+"""
+SEND_AFTER_A_REST = """
+import json, socket, struct, sys, time
+connection = socket.create_connection((sys.argv[1], 29501))
+fastest = {}
+for size in (2**15, 2**16, 2**17, 2**18, 2**19):
+    message = struct.pack("q", size) + bytes(size)
+    fastest[size] = float("inf")
+    for _ in range(5):
+        time.sleep(0.05)
+        began = time.perf_counter()
+        connection.sendall(message)
+        connection.recv(1)
+        fastest[size] = min(fastest[size], time.perf_counter() - began)
+print(json.dumps(fastest))
+"""
+
+
 def test_every_host_reaches_every_other_by_name() -> None:
     with network(3, mbit_per_s=1000) as hosts:
         for host in hosts:
