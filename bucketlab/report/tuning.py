@@ -1,0 +1,268 @@
+"""A study's result as one screen of text: the answer first, what to write where, the curve, the trials.
+
+Also the line that a live display shows while it runs. Says of every figure whether it is measured or emulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bucketlab.report import units
+from bucketlab.schema.tuning import CURRENT, Candidate, TunedSetting, TunedTrial, Tuning
+from bucketlab.tune.tuner import Progress
+
+MOST_COLUMNS = 120
+LEAST_COLUMNS = 80
+MOST_TRIAL_ROWS = 12
+MOST_FAILED_ROWS = 4
+MOST_LISTED = 6  # capacities of a list
+_CURVE_ROWS, _CURVE_COLUMNS = 9, 64
+_INDENT = "  "
+
+
+def print_tuning(result: Tuning, console: Console) -> None:
+    """Print the report of one study; without UTF-8 on the console everything is ASCII.
+
+    Args:
+        result: of a finished study or of one that was interrupted; the report says which.
+        console: its width and colours are respected.
+    """
+    _put(console, _answer(result), "bold")
+    _put(console, Text(units.shown(_basis(result), console.encoding), "dim"))
+    if result.significant:
+        _heading(console, "To apply it", "in the script, or with no change: bucketlab run")
+        _put_whole(console, result.how_to_apply.splitlines())
+    curve = _curve(result, console.options.ascii_only)
+    if curve:
+        _heading(console, "Step time", f"{result.kind}, part of the current setting's, against bucket_cap_mb")
+        _put_whole(console, curve)
+    if result.trials:
+        _heading(console, "Trials", f"{result.kind}, fastest first; speed-up over blocks of the current setting nearby")
+        _put(console, _trials(result))
+        for line in _failed(result.trials):
+            _put(console, Text(_INDENT + units.shown(line, console.encoding), "red"))
+    if result.notes:
+        _heading(console, "Notes", "")
+        for note in result.notes:
+            _put(console, Text(_INDENT + units.shown(note, console.encoding)))
+
+
+def _put(console: Console, what: RenderableType, style: str = "") -> None:
+    """Prints without the blanks that rich fills lines up with: reports get pasted."""
+    width = max(LEAST_COLUMNS, min(console.width, MOST_COLUMNS))
+    for cells in console.render_lines(what, console.options.update(width=width), pad=False):
+        line = Text.assemble(*((cell.text, cell.style or "") for cell in cells), style=style)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def _put_whole(console: Console, lines: Sequence[str]) -> None:
+    """Indented, and cut nowhere: code, and pictures whose cells stand one below the other."""
+    for line in lines:
+        console.print(Text((_INDENT + line).rstrip()), soft_wrap=True)
+
+
+def progress_line(progress: Progress) -> str:
+    """What a running study has to say, in one line: trials, the best so far, time left."""
+    if progress.phase == "final race":
+        begin = f"final race, round {progress.rounds + 1}"
+    elif progress.phase == "search":
+        begin = f"trial {min(progress.trials + 1, progress.most_trials)} of {progress.most_trials}"
+    else:
+        begin = progress.phase
+    parts = [begin]
+    if progress.best is not None and progress.best_speedup is not None:
+        if progress.best_speedup > 0:
+            parts.append(f"best so far {_named(progress.best)}: {_signed(progress.best_speedup)}")
+        else:
+            parts.append("nothing faster than the current setting so far")
+    if progress.seconds_left:
+        parts.append(f"about {units.duration(progress.seconds_left * 1e9)} left")
+    return ", ".join(parts)
+
+
+def progress_curve(progress: Progress, ascii_only: bool) -> list[str]:
+    """The curve as it forms; no lines until there are two different capacities."""
+    best = progress.best.capacities.bucket_cap_mb if progress.best else None
+    return _scatter(progress.points, best, ascii_only)
+
+
+# ---- the answer -----------------------------------------------------------------------------------------------
+
+
+def _answer(result: Tuning) -> Text:
+    best = _named(result.best.candidate())
+    if result.significant and result.speedup is not None:
+        times = f"{units.duration(result.best.step_ns)} a step instead of {units.duration(result.baseline.step_ns)}"
+        return Text.assemble(
+            (best, "green"), f": {_signed(result.speedup)} steps per second ({_interval(result)}), {times}."
+        )
+    if result.speedup is None or result.best == result.baseline:
+        return Text(f"Keep your setting: {result.reason}.")
+    if result.ci95 is None:
+        return Text(f"Keep your setting for now: the study is not finished. {best} looked best.")
+    if result.ci95[1] < 0:
+        return Text(f"Keep your setting: the best other, {best}, is slower by {_signed(result.speedup)[1:]}.")
+    return Text(
+        f"Keep your setting: nothing else is surely faster. The best other, {best}, "
+        f"makes {_signed(result.speedup)} ({_interval(result)})."
+    )
+
+
+def _interval(result: Tuning) -> str:
+    assert result.ci95 is not None
+    return f"95 % interval {_signed(result.ci95[0])} to {_signed(result.ci95[1])}"
+
+
+def _basis(result: Tuning) -> str:
+    current = "DDP's default" if result.current_is_default else _named(result.baseline.candidate())
+    parts = [
+        f"{result.kind} against {current}",
+        units.counted(result.job.world_size, "rank"),
+        result.interconnect,
+        units.counted(sum(not trial.is_current for trial in result.trials), "trial"),
+        f"final race of {units.counted(result.rounds, 'round')}",
+        f"{units.counted(result.steps, 'step')} in all",
+    ]
+    return "; ".join([", ".join(part for part in parts if part), result.reason])
+
+
+def _named(candidate: Candidate) -> str:
+    """A setting in DDP's words."""
+    capacities = candidate.capacities
+    words = []
+    if capacities.bucket_cap_mb_list:
+        shown = ", ".join(f"{cap:g}" for cap in capacities.bucket_cap_mb_list[:MOST_LISTED])
+        more = ", ..." if len(capacities.bucket_cap_mb_list) > MOST_LISTED else ""
+        words.append(f"bucket_cap_mb_list=[{shown}{more}]")
+    elif capacities.bucket_cap_mb is not None:
+        words.append(f"bucket_cap_mb={capacities.bucket_cap_mb:g}")
+        if capacities.first_bucket_mb not in (None, capacities.bucket_cap_mb):
+            words.append(f"first {units.capacity(capacities.first_bucket_mb or 0)}")
+    words += [
+        f"{name}={value}"
+        for name in ("gradient_as_bucket_view", "static_graph")
+        if (value := getattr(candidate, name)) is not None
+    ]
+    if candidate.compression is not None:
+        words.append(f"{candidate.compression} compression (changes numerics)")
+    return ", ".join(words) if candidate != CURRENT else "the current setting"
+
+
+def _signed(part: float) -> str:
+    """A speed-up: "+12.3 %"."""
+    digits = 1 if abs(part) < 0.995 else 0
+    text = f"{100 * part:+.{digits}f}"
+    return ("0.0" if float(text) == 0 else text) + " %"
+
+
+# ---- the curve ------------------------------------------------------------------------------------------------
+
+
+def _curve(result: Tuning, ascii_only: bool) -> list[str]:
+    points = [
+        (float(trial.params["bucket_cap_mb"]), 1 / (1 + trial.speedup))
+        for trial in result.trials
+        if trial.speedup is not None and trial.failure is None and "bucket_cap_mb" in trial.params
+    ]
+    return _scatter(points, result.best.bucket_cap_mb, ascii_only)
+
+
+def _scatter(points: Sequence[tuple[float, float]], best_mb: float | None, ascii_only: bool) -> list[str]:
+    """Relative step time over the logarithm of the capacity, with a line where the current setting is."""
+    caps = [math.log2(cap) for cap, _ in points]
+    if len(set(caps)) < 2:
+        return []
+    # A capacity at which every gradient travels alone may take many times as long; the rest should not be a flat line.
+    ordered = sorted(value for _, value in points)
+    top = min(ordered[-1], max(1.0, ordered[len(ordered) // 2] * 1.5))
+    bottom, top = min(ordered[0], 1.0), max(top, 1.0)
+    height = max(top - bottom, 0.01)
+    dot, star, line = ("o", "X", "-") if ascii_only else ("\u25cb", "\u25cf", "\u2500")
+    rows = [[" "] * _CURVE_COLUMNS for _ in range(_CURVE_ROWS)]
+
+    def row_of(value: float) -> int:
+        return min(_CURVE_ROWS - 1, max(0, round((top - value) / height * (_CURVE_ROWS - 1))))
+
+    rows[row_of(1.0)] = [line] * _CURVE_COLUMNS
+    for (cap, value), at in sorted(zip(points, caps, strict=True), key=lambda one: one[0][0] == best_mb):
+        column = round((at - min(caps)) / (max(caps) - min(caps)) * (_CURVE_COLUMNS - 1))
+        rows[row_of(value)][column] = star if cap == best_mb else dot
+    labels = {row_of(top): f"{top:.2f}", row_of(bottom): f"{bottom:.2f}", row_of(1.0): "1.00"}
+    lines = [f"{labels.get(number, ''):>5} {''.join(row).rstrip()}" for number, row in enumerate(rows)]
+    low, high = f"{min(cap for cap, _ in points):g}", units.capacity(max(cap for cap, _ in points))
+    lines.append(" " * 6 + low + high.rjust(_CURVE_COLUMNS - len(low)))
+    lines.append(" " * 6 + f"{star} best, {line * 3} the current setting")
+    return lines
+
+
+# ---- trials ---------------------------------------------------------------------------------------------------
+
+
+def _trials(result: Tuning) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(_INDENT + "#", justify="right")
+    table.add_column("setting", no_wrap=True)
+    for heading in ("buckets", "largest MiB", "ms", "speed-up", "steps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    measured = sorted(
+        (trial for trial in result.trials if trial.speedup is not None and trial.failure is None),
+        key=lambda trial: -(trial.speedup or 0.0),
+    )
+    shown = measured[:MOST_TRIAL_ROWS]
+    shown += [trial for trial in measured[MOST_TRIAL_ROWS:] if trial.finalist or trial.is_current]
+    for trial in shown:
+        table.add_row(
+            str(trial.number),
+            _setting_of(trial),
+            f"{len(trial.bucket_bytes):,}",
+            units.mebibytes(max(trial.bucket_bytes, default=0)),
+            units.milliseconds(median(trial.step_ns)) if trial.step_ns else units.NOTHING,
+            units.NOTHING if trial.is_current else _signed(trial.speedup or 0.0),
+            f"{len(trial.step_ns):,}",
+            "the current setting" if trial.is_current else "in the final race" if trial.finalist else "",
+            style="green" if result.significant and _is_best(trial, result.best) else "",
+        )
+    if len(measured) > len(shown):
+        table.add_row("", f"and {len(measured) - len(shown)} slower ones", style="dim")
+    return table
+
+
+def _is_best(trial: TunedTrial, best: TunedSetting) -> bool:
+    return trial.finalist and trial.bucket_bytes == best.bucket_bytes
+
+
+def _setting_of(trial: TunedTrial) -> str:
+    if not trial.params:
+        return "the current buckets"
+    names = {"bucket_cap_mb": "", "first_bucket_mb": "first ", "bucket_cap_mb_list": "list "}
+    words = []
+    for name, value in trial.params.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        if name == "bucket_cap_mb_list" and text.count(",") >= MOST_LISTED:
+            text = ",".join(text.split(",")[:MOST_LISTED]) + ", ..."
+        if (name, value) != ("compression", "none"):
+            words.append(names.get(name, f"{name} ") + text)
+    return ", ".join(words)
+
+
+def _failed(trials: Sequence[TunedTrial]) -> list[str]:
+    failed = [trial for trial in trials if trial.failure is not None]
+    lines = [
+        f"trial {trial.number} ({_setting_of(trial)}) failed: {trial.failure}" for trial in failed[:MOST_FAILED_ROWS]
+    ]
+    if len(failed) > MOST_FAILED_ROWS:
+        lines.append(f"and {len(failed) - MOST_FAILED_ROWS} more failed")
+    return lines
+
+
+def _heading(console: Console, title: str, remark: str) -> None:
+    console.print()
+    console.print(Text.assemble((title, "bold"), (f"  {remark}" if remark else "", "dim")), soft_wrap=True)

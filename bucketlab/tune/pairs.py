@@ -1,0 +1,49 @@
+"""Comparing step times on machines that drift: blocks in pairs, and a bootstrap interval. Runs and decides nothing.
+
+All that is compared is the logarithm of a block's median step time. The difference of two blocks that ran close
+together is what a drift of both leaves alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+_RESAMPLES = 2000
+_MAD_OF_NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+
+
+def level_of(step_ns: Sequence[int]) -> float:
+    """Logarithm of the block's median step."""
+    return math.log(float(np.median(step_ns)))
+
+
+def speedup_of(log_gain: float) -> float:
+    """From a difference of logarithms, current less other, to the part by which more steps are done."""
+    return math.expm1(log_gain)
+
+
+def noise_of(levels: Sequence[float]) -> float:
+    """Standard deviation of one block, drift between neighbours included, from blocks of one setting in a row.
+
+    Robust: a burst of load in one of them does not make all look noisy. Zero where fewer than three are known.
+    """
+    if len(levels) < 3:
+        return 0.0
+    return float(_MAD_OF_NORMAL * np.median(np.abs(np.diff(levels))) / math.sqrt(2))
+
+
+def interval_of(log_gains: Sequence[float], confidence: float, seed: int = 0) -> tuple[float, float]:
+    """Percentile bootstrap interval of the median, whole rounds resampled (Efron and Tibshirani 1993, chapter 13).
+
+    Args:
+        log_gains: one per round; rounds are taken to be independent, their own order of blocks is random.
+        confidence: 0.95 for an interval that misses in one of twenty cases.
+        seed: of the resampling; the same data give the same interval.
+    """
+    gains = np.asarray(log_gains, dtype=np.float64)
+    picks = np.random.default_rng(seed).integers(0, len(gains), (_RESAMPLES, len(gains)))
+    low, high = np.quantile(np.median(gains[picks], axis=1), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

@@ -1,0 +1,414 @@
+"""The study as Optuna stores it: trials, rounds of the race, what failed. Chooses and compares nothing.
+
+A job's steps must not wait for a disk or a database, so one thread of its own does all the writing, while the next
+block trains; `Tuner` waits for a trial's record only before the trial's first step, when it has long been written.
+What Optuna's interface offers for this is its storage: a study in the database is one that `optuna-dashboard` opens.
+
+A trial is written three times: before its first step, so that a process that dies in it leaves a trace of what killed
+it; once its steps are measured; and when its value is known, which takes one more block of the current setting. The
+value is step time relative to that of the current setting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+import uuid
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+
+from bucketlab.errors import BadInput
+from bucketlab.schema.tuning import Candidate, JobIdentity
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+METRIC = "step time / current setting's"
+_PREFIX = "bucketlab:"
+_ROUND, _FAILED, _JOB = _PREFIX + "round:", _PREFIX + "failed:", _PREFIX + "job"
+# A trial of another host that has run for so long has no one any more who runs it.
+_ABANDONED = timedelta(hours=1)
+# Two processes that make the same new database get in each other's way once.
+_TRIES = 5
+_LOCK_SECONDS = 60
+# Tells a process from an earlier one with its number: numbers are given out again, after a container's restart at once.
+_PROCESS = uuid.uuid4().hex[:8]
+
+T = TypeVar("T")
+
+
+class TrialRecord(msgspec.Struct, kw_only=True):
+    """What a trial's user attribute "bucketlab" holds."""
+
+    candidate: Candidate
+    bucket_bytes: list[int]  # by DDP's rule until it was measured, then as built
+    owner: str
+    step_ns: list[int] = []
+    before_ns: list[int] = []  # steps of the current setting just before
+    failure: str | None = None
+    lost: bool = False  # the process that ran it ended, for no reason that is known
+    built_otherwise: bool = False
+    is_current: bool = False  # the script's own setting
+
+
+class RoundRecord(msgspec.Struct, kw_only=True):
+    """Blocks of several settings that ran one after the other in random order; None is the current setting."""
+
+    stage: str
+    of: list[int]  # trials that take part in this stage
+    tried: int  # trials that the study had
+    planned: int  # rounds of this stage that were to be run
+    step_ns: dict[str, list[int]]  # trial number, or "current"
+    at: float  # seconds since 1970
+
+
+@dataclass(frozen=True)
+class StoredTrial:
+    number: int
+    trial_id: int
+    record: TrialRecord
+    value: float | None
+    running: bool
+    begun: datetime | None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """All that a study knows."""
+
+    trials: list[StoredTrial]
+    rounds: list[RoundRecord]
+    failed_later: dict[int, str]  # trials that were measured and then failed in the race
+
+
+@dataclass(frozen=True)
+class Created:
+    number: int
+    trial_id: int
+    others: list[StoredTrial]  # trials of other processes, where there are any
+
+
+@dataclass
+class Records:
+    """One study in one storage. Methods return at once; what a future holds is there once it is written."""
+
+    url: str | None  # None: in memory, gone with the process
+    study: str
+    owner: str = field(
+        default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{_PROCESS}:{uuid.uuid4().hex[:8]}"
+    )
+    trouble: str | None = None  # why nothing is written any more; tuning goes on without
+    _storage: BaseStorage | None = None
+    _study_id: int = -1
+    _last_number: int = -1
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "bucketlab-study"))
+
+    def load(self, job: JobIdentity) -> Future[Stored]:
+        """Opens the study, made anew where there is none. The future raises BadInput."""
+        return self._thread.submit(self._load, job)
+
+    def also(self, work: Callable[[], T]) -> Future[T]:
+        """Something else that the training need not wait for."""
+        return self._thread.submit(work)
+
+    def create(
+        self, record: TrialRecord, params: dict[str, Any], distributions: dict[str, BaseDistribution]
+    ) -> Future[Created]:
+        return self._thread.submit(self._create, record, params, distributions)
+
+    def measured(self, trial: Created, record: TrialRecord) -> None:
+        self._write(lambda storage: storage.set_trial_user_attr(trial.trial_id, "bucketlab", _plain(record)))
+
+    def complete(self, trial: Created, value: float) -> None:
+        from optuna.trial import TrialState
+
+        def work(storage: BaseStorage) -> None:
+            storage.set_trial_state_values(trial.trial_id, TrialState.COMPLETE, [value])
+
+        self._write(work)
+
+    def fail(self, trial: Created, record: TrialRecord) -> None:
+        self._write(lambda storage: _fail(storage, trial.trial_id, record))
+
+    def failed_later(self, number: int, reason: str) -> None:
+        self._write(lambda storage: storage.set_study_user_attr(self._study_id, f"{_FAILED}{number}", reason))
+
+    def round(self, record: RoundRecord) -> Future[None]:
+        key = f"{_ROUND}{uuid.uuid4().hex[:12]}"
+        return self._write(lambda storage: storage.set_study_user_attr(self._study_id, key, _plain(record)))
+
+    def flush(self) -> None:
+        """Waits until all is written."""
+        self._thread.submit(lambda: None).result()
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        if self._storage is not None:
+            self._storage.remove_session()
+
+    # ---- in the thread ---------------------------------------------------------------------------------------
+
+    def _write(self, work: Callable[[BaseStorage], None]) -> Future[None]:
+        def guarded() -> None:
+            if self.trouble is not None or self._storage is None:
+                return
+            try:
+                work(self._storage)
+            except Exception as error:  # whatever a database does, the training goes on
+                self.trouble = f"the study could not be written to any more: {_reason(error, self.url)}"
+
+        return self._thread.submit(guarded)
+
+    def _load(self, job: JobIdentity) -> Stored:
+        self._storage = open_storage(self.url)
+        self._study_id = _study_id(self._storage, self.study, self.url)
+        self._check_job(job)
+        trials = self._trials()
+        attributes = self._storage.get_study_user_attrs(self._study_id)
+        rounds = [msgspec.convert(value, RoundRecord) for key, value in attributes.items() if key.startswith(_ROUND)]
+        failed = {
+            int(key.removeprefix(_FAILED)): str(why) for key, why in attributes.items() if key.startswith(_FAILED)
+        }
+        self._last_number = max((trial.number for trial in trials), default=-1)
+        return Stored([self._settled(trial) for trial in trials], sorted(rounds, key=lambda one: one.at), failed)
+
+    def _check_job(self, job: JobIdentity) -> None:
+        assert self._storage is not None
+        known = self._storage.get_study_user_attrs(self._study_id).get(_JOB)
+        if known is None:
+            self._storage.set_study_user_attr(self._study_id, _JOB, msgspec.to_builtins(job))
+            return
+        other = msgspec.convert(known, JobIdentity)
+        if other == job:
+            return
+        what = "ranks" if other.gradients == job.gradients else "gradients"
+        raise BadInput(
+            f"study {self.study!r} in {shown_url(self.url)} is of a job with other {what}: "
+            "take another name or storage for this one"
+        )
+
+    def _trials(self) -> list[StoredTrial]:
+        assert self._storage is not None
+        found = self._storage.get_all_trials(self._study_id, deepcopy=False)
+        return [_stored(trial) for trial in found if "bucketlab" in trial.user_attrs]
+
+    def _settled(self, trial: StoredTrial) -> StoredTrial:
+        """A running trial whose process is gone gets its end: what was measured counts, the rest is lost."""
+        assert self._storage is not None
+        if not trial.running or not _is_abandoned(trial):
+            return trial
+        from optuna.trial import TrialState
+
+        record = trial.record
+        if record.step_ns and record.before_ns:
+            value = float(_median(record.step_ns) / _median(record.before_ns))
+            self._storage.set_trial_state_values(trial.trial_id, TrialState.COMPLETE, [value])
+            return StoredTrial(trial.number, trial.trial_id, record, value, False, trial.begun)
+        record.lost = True
+        _fail(self._storage, trial.trial_id, record)
+        return StoredTrial(trial.number, trial.trial_id, record, None, False, trial.begun)
+
+    def _create(
+        self, record: TrialRecord, params: dict[str, Any], distributions: dict[str, BaseDistribution]
+    ) -> Created:
+        if self.trouble is None:
+            try:
+                return self._create_stored(record, params, distributions)
+            except Exception as error:  # as above
+                self.trouble = f"the study could not be written to any more: {_reason(error, self.url)}"
+        self._last_number += 1
+        return Created(self._last_number, -1, [])
+
+    def _create_stored(
+        self, record: TrialRecord, params: dict[str, Any], distributions: dict[str, BaseDistribution]
+    ) -> Created:
+        from optuna.trial import TrialState, create_trial
+
+        assert self._storage is not None
+        template = create_trial(
+            state=TrialState.RUNNING,
+            params=params,
+            distributions=distributions,
+            user_attrs={"bucketlab": _plain(record)},
+        )
+        template.datetime_start = datetime.now()
+        trial_id = self._storage.create_new_trial(self._study_id, template_trial=template)
+        number = self._storage.get_trial_number_from_id(trial_id)
+        alone = number == self._last_number + 1
+        self._last_number = number if alone else -2  # from now on: others are there, look each time
+        others = [] if alone else [one for one in self._trials() if one.record.owner != self.owner]
+        return Created(number, trial_id, others)
+
+
+# ---- opening --------------------------------------------------------------------------------------------------
+
+
+def open_storage(url: str | None) -> BaseStorage:
+    """Optuna's storage at a URL.
+
+    Raises:
+        BadInput: not a URL, no driver, no such server, no such folder; the password is never part of the message.
+    """
+    from optuna.storages import InMemoryStorage, RDBStorage
+
+    if url is None:
+        return InMemoryStorage()
+    engine: dict[str, Any] = {"connect_args": {"timeout": _LOCK_SECONDS}} if url.startswith("sqlite") else {}
+    for tried in range(_TRIES):
+        try:
+            return RDBStorage(url, engine_kwargs=engine, skip_compatibility_check=False)
+        except Exception as error:
+            collision = "already exists" in str(error) or "UNIQUE" in str(error) or "duplicate key" in str(error)
+            if collision and tried < _TRIES - 1:
+                time.sleep(0.1 * (tried + 1))
+                continue
+            reason = redacted(str(error).strip().splitlines()[0] if str(error) else type(error).__name__, url)
+            raise BadInput(f"storage {shown_url(url)} cannot be opened: {reason}") from None
+    raise AssertionError
+
+
+def check_storage(url: str) -> None:
+    """Opens and closes it, before anything is launched.
+
+    Raises:
+        BadInput: as `open_storage`.
+    """
+    open_storage(url).remove_session()
+
+
+def fail_running(url: str, study: str, reason: str) -> None:
+    """Marks trials whose process is gone as failed, for a reason that the launcher knows: they are not tried again.
+
+    Not for a job that was killed from outside: without this call its trial is taken for lost, and tried once more.
+    """
+    records = Records(url, study)
+    storage = open_storage(url)
+    study_id = _study_id(storage, study, url)
+    records._storage, records._study_id = storage, study_id
+    for trial in records._trials():
+        if trial.running and _is_abandoned(trial) and not trial.record.step_ns:
+            trial.record.failure = reason
+            _fail(storage, trial.trial_id, trial.record)
+    records.close()
+
+
+def _study_id(storage: BaseStorage, study: str, url: str | None) -> int:
+    from optuna.exceptions import StorageInternalError
+
+    for tried in range(_TRIES):
+        try:
+            made = create_quietly(storage=storage, study_name=study, load_if_exists=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Optuna calls the naming of a metric experimental
+                made.set_metric_names([METRIC])
+            return storage.get_study_id_from_name(study)
+        except StorageInternalError as error:
+            if tried == _TRIES - 1:
+                raise BadInput(f"storage {shown_url(url)} cannot be used: {_reason(error, url)}") from None
+            time.sleep(0.1 * (tried + 1))
+    raise AssertionError
+
+
+def create_quietly(**arguments: Any) -> Study:
+    """`optuna.create_study` without its line on stderr, where the training's own output is."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.create_study(**arguments)
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _reason(error: Exception, url: str | None) -> str:
+    """One line; where Optuna tells little, what it was raised from tells more."""
+    cause = error.__cause__
+    if isinstance(error, ImportError) and isinstance(cause, ImportError) and cause.name:
+        return f"its driver is missing: pip install {cause.name}"
+    told = cause if isinstance(cause, Exception) else error
+    return redacted((str(told).strip() or type(told).__name__).splitlines()[0], url)
+
+
+# ---- URLs -----------------------------------------------------------------------------------------------------
+
+_PASSWORD = re.compile(r"(?<=://)(?P<user>[^/?#]*?):(?P<password>.*)(?=@)")
+_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:password|passwd|pwd|secret|token|key)[^=&]*=)([^&]*)")
+
+
+def shown_url(url: str | None) -> str:
+    """A storage's URL as it may be printed: without its password."""
+    if url is None:
+        return "memory"
+    return _IN_QUERY.sub(r"\1***", _PASSWORD.sub(r"\g<user>:***", url))
+
+
+def redacted(text: str, url: str | None) -> str:
+    """A message of a driver, which may well repeat the URL it was given, without the URL's password."""
+    if url is None:
+        return text
+    secrets = [found["password"] for found in _PASSWORD.finditer(url)]
+    secrets += [found[2] for found in _IN_QUERY.finditer(url)]
+    text = text.replace(url, shown_url(url))
+    for secret in sorted({*secrets, *map(unquote, secrets)}, key=len, reverse=True):
+        if secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+# ---- small things ---------------------------------------------------------------------------------------------
+
+
+def _plain(record: TrialRecord | RoundRecord) -> Any:
+    return msgspec.to_builtins(record)
+
+
+def _stored(trial: FrozenTrial) -> StoredTrial:
+    from optuna.trial import TrialState
+
+    record = msgspec.convert(trial.user_attrs["bucketlab"], TrialRecord)
+    value = trial.value if trial.state == TrialState.COMPLETE else None
+    running = trial.state in (TrialState.RUNNING, TrialState.WAITING)
+    return StoredTrial(trial.number, trial._trial_id, record, value, running, trial.datetime_start)
+
+
+def _fail(storage: BaseStorage, trial_id: int, record: TrialRecord) -> None:
+    from optuna.trial import TrialState
+
+    storage.set_trial_user_attr(trial_id, "bucketlab", _plain(record))
+    if record.failure is not None:
+        storage.set_trial_user_attr(trial_id, "failure", record.failure)
+    storage.set_trial_state_values(trial_id, TrialState.FAIL)
+
+
+def _is_abandoned(trial: StoredTrial) -> bool:
+    host, pid, process, _ = trial.record.owner.split(":")
+    if host != socket.gethostname():
+        return trial.begun is None or datetime.now() - trial.begun > _ABANDONED
+    if int(pid) == os.getpid():
+        return process != _PROCESS
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _median(values: list[int]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[~middle]) / 2

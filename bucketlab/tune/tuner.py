@@ -1,0 +1,680 @@
+"""A study from its first block to its result: search, narrowing down, final race. Knows no torch and no process group.
+
+Whoever runs the steps asks for a block, trains its steps with the block's candidate in force, and tells their times;
+what is tried, and how often, is decided here. `Tuner._flow` reads from top to bottom in that order.
+
+    search      each candidate in one short block between two of the current setting; its speed-up is over their mean
+    narrowing   the best of them and the current setting in rounds, each round in random order; clear losers drop out
+    final race  the best two and the current setting in rounds, and nothing measured before counts: of many noisy
+                candidates the one that looks best was lucky too, and fresh steps do not share that luck
+
+How many rounds make the interval tight enough is settled before the race, from the noise that the search has seen. A
+race that is looked at and stopped once it looks good, or only once its interval looks narrow, errs more often than it
+says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from bucketlab.link.sweep import Search
+from bucketlab.schema.tuning import CURRENT, Candidate, TunedSetting, TunedTrial, Tuning
+from bucketlab.tune.pairs import interval_of, level_of, noise_of, speedup_of
+from bucketlab.tune.proposals import Proposals, params_of
+from bucketlab.tune.records import Created, Records, RoundRecord, Stored, StoredTrial, TrialRecord
+from bucketlab.tune.space import JobFacts, Key, Space, how_to_apply
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+_BLOCK_STEPS = 4
+# A block of fewer milliseconds is mostly the noise of clocks and schedulers, and the study's own work would show.
+_SHORTEST_BLOCK_NS = 200_000_000
+_MOST_BLOCK_STEPS = 64
+# Settings whose search says no more than that they may be the best, as standard deviations of its noise.
+_CONTENDING = 2.5
+_MOST_CONTENDERS = 6
+_NARROWING_ROUNDS = 5
+_CLEARLY_WORSE = 2.5
+_ALIKE = 0.004  # two settings whose order matters to nobody
+_FINALISTS = 2
+_MISSES = 0.05
+_FEWEST_ROUNDS, _MOST_ROUNDS = 12, 30
+_TIGHT = 0.01  # half width of an interval that nobody needs tighter ...
+_TIGHT_SHARE = 0.2  # ... or this part of the speed-up itself
+# A median spreads by this factor more than a mean of normal values.
+_MEDIAN_OVER_MEAN = 1.25
+_SHARE_FOR_SEARCH = 0.55  # of a limited number of steps
+_ATTEMPTS = 3  # at a block that comes back without steps or fails with the current setting
+
+
+@dataclass(frozen=True)
+class Block:
+    """Steps to train with one candidate in force."""
+
+    number: int | None  # of the trial; None: the current setting
+    candidate: Candidate
+    steps: int  # to measure
+    settle_steps: int  # to leave out before them, as the buckets have just been changed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a live display shows."""
+
+    phase: Literal["search", "narrowing", "final race", "done"]
+    trials: int
+    most_trials: int
+    steps: int
+    rounds: int  # of the final race
+    best: Candidate | None
+    best_speedup: float | None
+    seconds_left: float | None
+    points: list[tuple[float, float]]  # capacity in MiB of what was tried, step time over the current setting's
+
+
+@dataclass
+class _Arm:
+    """One layout that was tried."""
+
+    number: int
+    candidate: Candidate
+    key: Key
+    step_ns: list[int] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)  # logarithm of the speed-up, one of each pair before the final
+    failure: str | None = None
+    finished: bool = False
+    built_otherwise: bool = False
+    after_steps: int | None = None
+    is_current: bool = False  # the script's own setting, which is a trial for those who look at the study
+
+    @property
+    def gain(self) -> float:
+        return float(np.median(self.gains)) if self.gains else -math.inf
+
+
+@dataclass(frozen=True)
+class _Told:
+    step_ns: list[int]
+    bucket_bytes: tuple[int, ...]
+    failure: str | None
+
+
+@dataclass
+class _Begun:
+    candidate: Candidate
+    record: TrialRecord
+    created: Future[Created]
+
+
+_Flow = Generator[Block, _Told, None]
+
+
+class _Over(Exception):
+    """The study ends here, for the reason that it carries."""
+
+
+class Tuner:
+    """One study of one job, driven by rank 0.
+
+    Example: `while (block := tuner.next_block()) is not None: tuner.tell(block, *train(block))`.
+    """
+
+    def __init__(
+        self,
+        job: JobFacts,
+        search: Search,
+        storage: str | None,
+        study: str,
+        trials: int = 40,
+        step_budget: int | None = None,
+        *,
+        settle_steps: int = 2,
+        seed: int | None = None,
+        sampler: BaseSampler | None = None,
+    ) -> None:
+        """Returns at once: a thread imports Optuna and opens the study, which takes one to two seconds.
+
+        Args:
+            job: what is tuned.
+            search: what may be tried.
+            storage: any URL that Optuna takes; None keeps the study in memory.
+            study: its name there; a study that exists is gone on with.
+            trials: how many layouts the search measures, earlier launches and other processes included.
+            step_budget: steps of this launch, settling included; None: as many as it takes.
+            settle_steps: that are not measured after a change of buckets.
+            seed: of sampler and order; None: another one each time.
+            sampler: to compare samplers; None: see `proposals`.
+        """
+        self.job, self.search, self.study = job, search, study
+        self.space = Space(job, search)
+        self.most_trials, self.step_budget, self.settle_steps = trials, step_budget, settle_steps
+        self.steps = 0
+        self.phase: Literal["search", "narrowing", "final race", "done"] = "search"
+        self.reason = "the script ended before the study did"
+        self.finished = False
+        self.notes: list[str] = []
+        self._rng = np.random.default_rng(seed)
+        self._records = Records(storage, study)
+        self._loading = self._records.load(job.identity())
+        self._preparing = self._records.also(lambda: Proposals(self.space, seed, sampler))
+        self._proposals: Proposals | None = None
+        self._arms: list[_Arm] = []
+        self._others: dict[int, StoredTrial] = {}  # running elsewhere, by number
+        self._current_key = self.space.key(CURRENT)
+        self._levels: list[float] = []  # of the current setting's blocks in the search, one after the other
+        self._current_ns: list[int] = []
+        self._final: list[dict[int | None, list[int]]] = []
+        self._finalists: list[_Arm] = []
+        self._planned_rounds = 0  # of the final race; settled when it begins
+        self._stored_rounds: list[RoundRecord] = []
+        self._round_written: Future[None] | None = None
+        self._in_force: Candidate | None = None
+        self._outstanding: Block | None = None
+        self._run: _Flow | None = None
+
+    # ---- what the training job calls -------------------------------------------------------------------------
+
+    def next_block(self) -> Block | None:
+        """What to train next, None once the study is over. The same block again until it was told of.
+
+        Raises:
+            BadInput: the storage cannot be opened, or the study in it is of another job; on the first call.
+        """
+        if self._run is None and not self.finished:
+            self._resume(self._loading.result())
+            self._run = self._flow()
+            self._advance(None)
+        return self._outstanding
+
+    def tell(
+        self, block: Block, step_ns: Sequence[float], bucket_bytes: Sequence[int], failure: str | None = None
+    ) -> None:
+        """What became of a block.
+
+        Args:
+            block: from `next_block`.
+            step_ns: of each measured step, the slowest rank's; fewer than asked for will do, and none means that the
+                block should be repeated.
+            bucket_bytes: what DDP really built, all modules one after the other; empty: not known.
+            failure: why the candidate cannot be used, if so.
+        """
+        assert block == self._outstanding, "told of a block that was not given out"
+        if any(not math.isfinite(one) or one <= 0 for one in step_ns):
+            failure = failure or "a step's time is not a number"
+        settled = 0 if block.candidate == self._in_force else block.settle_steps
+        self.steps += settled + len(step_ns)
+        self._in_force = None if failure else block.candidate
+        times = [] if failure else [round(one) for one in step_ns]
+        self._advance(_Told(times, tuple(bucket_bytes), failure))
+
+    def result(self) -> Tuning:
+        """What is known by now; waits until it is stored too."""
+        self._records.flush()
+        return self._result()
+
+    def close(self) -> None:
+        self._records.close()
+
+    def progress(self) -> Progress:
+        """For a display; cheap enough for every step."""
+        usable = [arm for arm in self._arms if arm.gains and arm.failure is None]
+        best = max(usable, key=lambda arm: arm.gain, default=None)
+        gain = best.gain if best else None
+        if self._finalists and len(self._final) > 1:
+            best = self._leader()
+            gain = float(np.median(self._gains_of(best)))
+        return Progress(
+            phase=self.phase,
+            trials=self._tried(),
+            most_trials=self.most_trials,
+            steps=self.steps,
+            rounds=len(self._final),
+            best=best.candidate if best else None,
+            best_speedup=None if gain is None else speedup_of(gain),
+            seconds_left=self._seconds_left(),
+            points=[
+                (arm.candidate.capacities.bucket_cap_mb, math.exp(-arm.gain))
+                for arm in usable
+                if arm.candidate.capacities.bucket_cap_mb is not None
+            ],
+        )
+
+    # ---- the study, top to bottom ----------------------------------------------------------------------------
+
+    def _flow(self) -> _Flow:
+        try:
+            yield from self._find()
+            self.phase = "narrowing"
+            finalists = self._race_begun_before() or (yield from self._narrow(self._contenders()))
+            self.phase = "final race"
+            yield from self._race(finalists)
+        except _Over as over:
+            self.reason = str(over)
+        self.phase = "done"
+        self.finished = True
+
+    def _find(self) -> _Flow:
+        if self._searched_enough():
+            return
+        own, begun = self._begin_current(), self._begin()
+        before = yield from self._current_block()
+        if own is not None:
+            self._note_current(own, before)
+        while begun is not None:
+            before = before or (yield from self._current_block())
+            created = begun.created.result()
+            self._merge(created.others)
+            told = yield from self._trained(self._block(created.number, begun.candidate))
+            arm = self._measured(begun, created, told, before)
+            begun = self._begin()
+            if arm is None:
+                before = []
+                continue
+            after = yield from self._current_block()
+            gain = (level_of(before) + level_of(after)) / 2 - level_of(told.step_ns)
+            arm.gains[-1] = gain
+            self._learn(arm, gain)
+            self._records.complete(created, math.exp(-gain))
+            before = after
+
+    def _narrow(self, arms: list[_Arm]) -> Generator[Block, _Told, list[_Arm]]:
+        """Rounds among the best, until two are left, or those that are left are as good as alike."""
+        rounds = 0
+        while (
+            len(arms) > _FINALISTS
+            and rounds < _NARROWING_ROUNDS
+            and self._affords(len(arms) + 1, reserve=self._race_steps())
+        ):
+            blocks = yield from self._round("narrowing", arms)
+            arms = [arm for arm in arms if arm.failure is None]
+            if None in blocks:
+                for arm in arms:
+                    arm.gains.append(level_of(blocks[None]) - level_of(blocks[arm.number]))
+            rounds += 1
+            arms = self._without_clear_losers(arms)
+            if self._error_of(arms) * math.sqrt(2) < _ALIKE:
+                break
+        return sorted(arms, key=lambda arm: -arm.gain)[:_FINALISTS]
+
+    def _race(self, finalists: list[_Arm]) -> _Flow:
+        if not finalists:
+            raise _Over("no other buckets than the current ones could be measured")
+        self._finalists = finalists
+        self._planned_rounds = self._planned_rounds or self._rounds_needed()
+        while len(self._final) < self._planned_rounds:
+            if not self._affords(len(self._finalists) + 1):
+                raise _Over("the steps that it was given are spent")
+            blocks = yield from self._round("final", self._finalists)
+            left = [arm for arm in self._finalists if arm.failure is None]
+            if not left:
+                raise _Over("every finalist failed in the final race")
+            if len(left) < len(self._finalists):
+                self._finalists = left
+            if None in blocks:
+                self._final.append(blocks)
+        self.reason = "the final race is run"
+
+    # ---- blocks ----------------------------------------------------------------------------------------------
+
+    def _block(self, number: int | None, candidate: Candidate) -> Block:
+        settle_steps = 0 if candidate == self._in_force else self.settle_steps
+        return Block(number, candidate, self._block_steps(), settle_steps)
+
+    def _block_steps(self) -> int:
+        if not self._current_ns:
+            return _BLOCK_STEPS
+        step_ns = float(np.median(self._current_ns[-16:]))
+        return max(_BLOCK_STEPS, min(_MOST_BLOCK_STEPS, math.ceil(_SHORTEST_BLOCK_NS / step_ns)))
+
+    def _trained(self, block: Block) -> Generator[Block, _Told, _Told]:
+        """The block, given out again as long as it comes back with neither steps nor a failure."""
+        for _ in range(_ATTEMPTS):
+            told = yield block
+            if told.step_ns or told.failure is not None:
+                return told
+        return _Told([], (), f"no step of it could be measured in {_ATTEMPTS} attempts")
+
+    def _current_block(self) -> Generator[Block, _Told, list[int]]:
+        failure: str | None = None
+        for _ in range(_ATTEMPTS):
+            told = yield from self._trained(self._block(None, CURRENT))
+            if told.failure is None:
+                self._levels.append(level_of(told.step_ns))
+                self._current_ns += told.step_ns
+                return told.step_ns
+            failure = told.failure
+        raise _Over(f"the current setting itself failed: {failure}")
+
+    def _round(self, stage: str, arms: list[_Arm]) -> Generator[Block, _Told, dict[int | None, list[int]]]:
+        """One block of each and of the current setting, in random order; without what failed in it."""
+        if self._round_written is not None:
+            self._round_written.result()  # so that a kill can cost no more than this round and the one before
+        blocks: dict[int | None, list[int]] = {}
+        order: list[_Arm | None] = [None, *arms]
+        for index in self._rng.permutation(len(order)):
+            arm = order[index]
+            if arm is None:
+                told = yield from self._trained(self._block(None, CURRENT))
+                self._current_ns += told.step_ns
+            else:
+                told = yield from self._trained(self._block(arm.number, arm.candidate))
+                arm.step_ns += told.step_ns
+                if told.failure is not None:
+                    arm.failure = told.failure
+                    self._records.failed_later(arm.number, told.failure)
+            if told.failure is None:
+                blocks[None if arm is None else arm.number] = told.step_ns
+        self._round_written = self._records.round(
+            RoundRecord(
+                stage=stage,
+                of=sorted(arm.number for arm in arms),
+                tried=self._tried(),
+                planned=self._planned_rounds or _NARROWING_ROUNDS,
+                step_ns={"current" if number is None else str(number): ns for number, ns in blocks.items()},
+                at=time.time(),
+            )
+        )
+        return blocks
+
+    def _advance(self, told: _Told | None) -> None:
+        assert self._run is not None
+        try:
+            self._outstanding = next(self._run) if told is None else self._run.send(told)
+        except StopIteration:
+            self._outstanding = None
+
+    # ---- search ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> _Begun | None:
+        """Chooses the next candidate and has its trial written down; None where the search is over."""
+        assert self._proposals is not None
+        if self._searched_enough():
+            return None
+        candidate = self._proposals.next(self._taken())
+        if candidate is None:
+            return None
+        record = TrialRecord(
+            candidate=candidate,
+            bucket_bytes=list(self.space.bucket_bytes(candidate.capacities)),
+            owner=self._records.owner,
+        )
+        return _Begun(candidate, record, self._records.create(record, *params_of(candidate, self.space)))
+
+    def _searched_enough(self) -> bool:
+        if self._tried() >= self.most_trials or not self._affords(2, reserve=self._race_steps()):
+            return True
+        return self.step_budget is not None and self.steps > self.step_budget * _SHARE_FOR_SEARCH
+
+    def _begin_current(self) -> _Begun | None:
+        """The script's own setting as a trial, once in a study."""
+        if any(arm.is_current for arm in self._arms):
+            return None
+        record = TrialRecord(
+            candidate=Candidate(capacities=self.job.current),
+            bucket_bytes=list(self.job.current_bucket_bytes),
+            owner=self._records.owner,
+            is_current=True,
+        )
+        params = params_of(record.candidate, self.space)
+        return _Begun(record.candidate, record, self._records.create(record, *params))
+
+    def _note_current(self, begun: _Begun, step_ns: list[int]) -> None:
+        created = begun.created.result()
+        begun.record.step_ns = begun.record.before_ns = step_ns
+        self._records.measured(created, begun.record)
+        self._records.complete(created, 1.0)
+        arm = _Arm(created.number, begun.candidate, self._current_key, list(step_ns), [0.0], is_current=True)
+        arm.after_steps = self.steps
+        self._arms.append(arm)
+        self._learn(arm, 0.0)
+
+    def _trial_steps(self) -> int:
+        return 2 * (self.settle_steps + self._block_steps())
+
+    def _measured(self, begun: _Begun, created: Created, told: _Told, before: list[int]) -> _Arm | None:
+        """Notes a trial's block; None where it failed."""
+        record, key = begun.record, self.space.key(begun.candidate)
+        if told.bucket_bytes:
+            record.built_otherwise = told.bucket_bytes != tuple(record.bucket_bytes)
+            record.bucket_bytes = list(told.bucket_bytes)
+            key = self.space.key(begun.candidate, told.bucket_bytes)
+        arm = _Arm(created.number, begun.candidate, key, built_otherwise=record.built_otherwise)
+        arm.after_steps = self.steps
+        self._arms.append(arm)
+        if told.failure is not None:
+            arm.failure = record.failure = told.failure
+            self._records.fail(created, record)
+            return None
+        record.step_ns, record.before_ns = told.step_ns, before
+        arm.step_ns = list(told.step_ns)
+        arm.gains = [level_of(before) - level_of(told.step_ns)]
+        self._records.measured(created, record)
+        return arm
+
+    def _learn(self, arm: _Arm, gain: float) -> None:
+        assert self._proposals is not None
+        arm.finished = True
+        self._proposals.learn(arm.candidate, math.exp(-gain))
+        twin = next((one for one in self._arms if one is not arm and one.key == arm.key and one.gains), None)
+        if twin is not None:  # other capacities, and DDP built the same
+            twin.gains += arm.gains
+            twin.step_ns += arm.step_ns
+
+    def _taken(self) -> set[Key]:
+        """Layouts that are measured, failed, or under way elsewhere, by what DDP built and by its rule."""
+        built = {arm.key for arm in self._arms}
+        asked = {self.space.key(arm.candidate) for arm in self._arms}
+        elsewhere = {self.space.key(trial.record.candidate) for trial in self._others.values()}
+        return built | asked | elsewhere | {self._current_key}
+
+    def _tried(self) -> int:
+        return sum(not arm.is_current for arm in self._arms) + len(self._others)
+
+    # ---- what other processes and earlier launches did ---------------------------------------------------------
+
+    def _resume(self, stored: Stored) -> None:
+        self._proposals = self._preparing.result()
+        lost: dict[Key, int] = {}
+        for trial in stored.trials:
+            if trial.record.lost and trial.record.is_current:
+                continue
+            if trial.record.lost:
+                key = self.space.key(trial.record.candidate)
+                lost[key] = lost.get(key, 0) + 1
+                if lost[key] > 1:
+                    trial.record.failure = "the job ended twice while this was tried"
+                    self._adopt(trial)
+            elif trial.running:
+                self._others[trial.number] = trial
+            else:
+                self._adopt(trial)
+        for key, times in lost.items():
+            if times == 1 and key not in self._taken():
+                candidate = next(t.record.candidate for t in stored.trials if self.space.key(t.record.candidate) == key)
+                self._proposals.again(candidate)
+        by_number = {arm.number: arm for arm in self._arms}
+        for number, reason in stored.failed_later.items():
+            if number in by_number:
+                by_number[number].failure = reason
+        self._stored_rounds = stored.rounds
+        for record in stored.rounds:
+            current = record.step_ns.get("current")
+            if record.stage == "narrowing" and current:
+                for name, step_ns in record.step_ns.items():
+                    if name != "current" and int(name) in by_number:
+                        arm = by_number[int(name)]
+                        arm.gains.append(level_of(current) - level_of(step_ns))
+                        arm.step_ns += step_ns
+
+    def _adopt(self, trial: StoredTrial) -> None:
+        """A finished trial that this process did not run."""
+        assert self._proposals is not None
+        record = trial.record
+        key = self.space.key(record.candidate, tuple(record.bucket_bytes))
+        arm = _Arm(trial.number, record.candidate, key, built_otherwise=record.built_otherwise, finished=True)
+        arm.failure, arm.is_current = record.failure, record.is_current
+        if record.is_current and any(one.is_current for one in self._arms):
+            return  # two processes began at once
+        if record.before_ns:
+            self._levels.append(level_of(record.before_ns))
+        if trial.value is not None:
+            arm.step_ns = list(record.step_ns)
+            arm.gains = [-math.log(trial.value)]
+            self._proposals.learn(arm.candidate, trial.value)
+        elif arm.failure is None:
+            return  # failed by somebody's hand, for no reason that is known
+        self._arms.append(arm)
+
+    def _merge(self, others: list[StoredTrial]) -> None:
+        known = {arm.number for arm in self._arms}
+        self._others = {trial.number: trial for trial in others if trial.running}
+        for trial in others:
+            if not trial.running and not trial.record.lost and trial.number not in known:
+                self._adopt(trial)
+
+    def _race_begun_before(self) -> list[_Arm]:
+        """The finalists of a race that a launch before this one began and no trial has come after; takes its rounds."""
+        before = [one for one in self._stored_rounds if one.stage == "final" and one.tried == self._tried()]
+        if not before:
+            return []
+        finalists = [arm for arm in self._arms if arm.number in before[-1].of and arm.failure is None]
+        for record in before:
+            if record.of == before[-1].of and "current" in record.step_ns:
+                blocks = {None if one == "current" else int(one): ns for one, ns in record.step_ns.items()}
+                self._final.append(blocks)
+                self._current_ns += blocks[None]
+                for arm in finalists:
+                    arm.step_ns += blocks.get(arm.number, [])
+        self._planned_rounds = before[-1].planned
+        return finalists
+
+    # ---- comparing -------------------------------------------------------------------------------------------
+
+    def _contenders(self) -> list[_Arm]:
+        """Of each layout that may be the best one trial, the best first."""
+        usable: dict[Key, _Arm] = {}
+        for arm in self._arms:
+            if arm.gains and arm.failure is None and arm.key != self._current_key:
+                usable.setdefault(arm.key, arm)
+        ranked = sorted(usable.values(), key=lambda arm: -arm.gain)
+        if not ranked:
+            return []
+        # A pair has the noise of its block and of the mean of two neighbours, and two pairs are compared.
+        near = ranked[0].gain - _CONTENDING * self._block_noise() * math.sqrt(1.5 * 2) - _ALIKE
+        close = [arm for arm in ranked if arm.gain >= near]
+        return close[:_MOST_CONTENDERS] if len(close) >= _FINALISTS else ranked[:_FINALISTS]
+
+    def _block_noise(self) -> float:
+        return noise_of(self._levels)
+
+    def _error_of(self, arms: list[_Arm]) -> float:
+        """Standard error of one of these arms' gain."""
+        fewest = min(len(arm.gains) for arm in arms)
+        return self._block_noise() * math.sqrt(2 / fewest)
+
+    def _without_clear_losers(self, arms: list[_Arm]) -> list[_Arm]:
+        ranked = sorted(arms, key=lambda arm: -arm.gain)
+        best = ranked[0].gain if ranked else 0.0
+        worse = _CLEARLY_WORSE * self._error_of(ranked) * math.sqrt(2) if ranked else 0.0
+        return [arm for at, arm in enumerate(ranked) if at < _FINALISTS or arm.gain >= best - worse]
+
+    def _gains_of(self, arm: _Arm) -> list[float]:
+        return [level_of(blocks[None]) - level_of(blocks[arm.number]) for blocks in self._final if arm.number in blocks]
+
+    def _leader(self) -> _Arm:
+        return max(self._finalists, key=lambda arm: float(np.median(self._gains_of(arm) or [-math.inf])))
+
+    def _interval(self, arm: _Arm) -> tuple[float, float]:
+        """Such that the intervals of all finalists hold at once: the better of two is reported, whichever it is."""
+        return interval_of(self._gains_of(arm), 1 - _MISSES / _FINALISTS)
+
+    def _rounds_needed(self) -> int:
+        """For an interval as narrow as wanted, if the race is as noisy as the search was."""
+        tight = max(_TIGHT, _TIGHT_SHARE * max(abs(arm.gain) for arm in self._finalists))
+        deviation = _MEDIAN_OVER_MEAN * math.sqrt(2) * self._block_noise()
+        quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
+        return min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
+
+    def _affords(self, blocks: int, reserve: int = 0) -> bool:
+        if self.step_budget is None:
+            return True
+        return self.steps + blocks * (self.settle_steps + self._block_steps()) + reserve <= self.step_budget
+
+    def _race_steps(self, rounds: int = _FEWEST_ROUNDS) -> int:
+        return rounds * (_FINALISTS + 1) * (self.settle_steps + self._block_steps())
+
+    def _seconds_left(self) -> float | None:
+        """A guess: the trials to come, four narrowing rounds of four, and a final race half way to its longest."""
+        if not self._current_ns:
+            return None
+        if self.phase == "done":
+            return 0.0
+        planned = self._planned_rounds or (_FEWEST_ROUNDS + _MOST_ROUNDS) // 2
+        steps = self._race_steps(max(1, planned - len(self._final)))
+        if self.phase == "search":
+            steps += max(0, self.most_trials - self._tried()) * self._trial_steps()
+        if self.phase in ("search", "narrowing"):
+            steps += 8 * self._trial_steps()
+        if self.step_budget is not None:
+            steps = min(steps, self.step_budget - self.steps)
+        return max(0, steps) * float(np.median(self._current_ns[-64:])) / 1e9
+
+    # ---- the answer ------------------------------------------------------------------------------------------
+
+    def _result(self) -> Tuning:
+        leader = self._leader() if self._finalists and self._final else None
+        gains = self._gains_of(leader) if leader else []
+        interval = self._interval(leader) if leader and len(gains) >= _FEWEST_ROUNDS else None
+        gain = float(np.median(gains)) if gains else None
+        significant = interval is not None and interval[0] > 0
+        raced = [ns for blocks in self._final for ns in blocks[None]] or self._current_ns
+        base_ns = float(np.median(raced)) if raced else None
+        current_bytes = self.job.current_bucket_bytes
+        baseline = TunedSetting.of(Candidate(capacities=self.job.current), current_bytes, base_ns)
+        best = baseline
+        if leader is not None and gain is not None and base_ns is not None:
+            best = TunedSetting.of(leader.candidate, leader.key.bucket_bytes, base_ns * math.exp(-gain))
+        return Tuning(
+            kind=self.job.kind,
+            study=self.study,
+            job=self.job.identity(),
+            interconnect=self.job.interconnect,
+            best=best,
+            baseline=baseline,
+            current_is_default=self.job.current_is_default,
+            speedup=None if gain is None else speedup_of(gain),
+            ci95=None if interval is None else (speedup_of(interval[0]), speedup_of(interval[1])),
+            significant=significant,
+            rounds=len(self._final),
+            finished=self.finished,
+            reason=self.reason,
+            how_to_apply=how_to_apply(leader.candidate, self.job) if leader and significant else "keep your setting",
+            trials=[self._trial(arm) for arm in sorted(self._arms, key=lambda arm: arm.number)],
+            steps=self.steps,
+            notes=[*self.notes, *([self._records.trouble] if self._records.trouble else [])],
+        )
+
+    def _trial(self, arm: _Arm) -> TunedTrial:
+        return TunedTrial(
+            number=arm.number,
+            params=params_of(arm.candidate, self.space)[0],
+            state="failed" if arm.failure else "complete" if arm.finished else "running",
+            bucket_bytes=list(arm.key.bucket_bytes),
+            step_ns=arm.step_ns,
+            speedup=speedup_of(arm.gain) if arm.gains else None,
+            pairs=len(arm.gains),
+            finalist=arm in self._finalists,
+            is_current=arm.is_current,
+            failure=arm.failure,
+            built_otherwise=arm.built_otherwise,
+            after_steps=arm.after_steps,
+        )

@@ -1,0 +1,69 @@
+"""What tuning must reach, on simulated jobs: three models, three links, steps as noisy as on machines of one's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from bucketlab.predict.replay import Slowdown
+from tests.tune.simulated import (
+    CALM,
+    MILD,
+    SHARED,
+    Noise,
+    facts,
+    found_after,
+    loss,
+    noisy,
+    prediction_for,
+    simulated_jobs,
+    tuned,
+    where_buckets_do_not_matter,
+)
+
+
+@pytest.mark.parametrize("noise", [CALM, MILD], ids=["calm", "mild"])
+def test_in_nine_of_ten_runs_the_setting_found_is_within_1_percent_of_the_best_of_the_grid(noise: Noise) -> None:
+    losses = []
+    for number, quiet in enumerate(simulated_jobs()):
+        best_ns = quiet.best_ns()
+        for seed in range(3):
+            job = noisy(quiet, noise, 100 * number + seed)
+            result = tuned(job, seed)
+            losses.append(loss(job, result.best if result.significant else result.baseline, best_ns))
+    assert sum(one <= 0.01 for one in losses) >= 0.9 * len(losses)
+
+
+def test_without_a_prediction_300_steps_find_a_setting_within_1_percent() -> None:
+    steps = []
+    for number, quiet in enumerate(simulated_jobs()):
+        job = noisy(quiet, MILD, number)
+        steps.append(found_after(job, tuned(job, number), quiet.best_ns()))
+    assert sum(one <= 300 for one in steps) >= 0.9 * len(steps)
+
+
+@pytest.mark.parametrize("link_error", [-0.15, 0.0, 0.15])
+def test_with_a_prediction_that_is_somewhat_wrong_150_steps_find_a_setting_within_1_percent(link_error: float) -> None:
+    steps = []
+    for number, quiet in enumerate(simulated_jobs()):
+        prediction = prediction_for(quiet, link_error, Slowdown(0.1, 0.1))
+        job = noisy(quiet, MILD, number)
+        result = tuned(job, number, job_facts=facts(job, prediction=prediction))
+        steps.append(found_after(job, result, quiet.best_ns()))
+    assert sum(one <= 150 for one in steps) >= 0.9 * len(steps)
+
+
+def test_where_buckets_do_not_matter_at_most_5_percent_of_studies_recommend_a_change() -> None:
+    noises, runs = (CALM, MILD, SHARED), 100
+    wrong = [
+        tuned(where_buckets_do_not_matter(noise, seed), seed).significant for noise in noises for seed in range(runs)
+    ]
+    assert sum(wrong) <= 0.05 * len(wrong)
+
+
+def test_a_setting_that_cannot_be_beaten_is_kept_and_said_to_be_kept() -> None:
+    result = tuned(where_buckets_do_not_matter(MILD, 3), 3)
+    assert result.ci95 is not None
+    assert result.ci95[0] <= 0 <= result.ci95[1]
+    assert not result.significant
+    assert result.how_to_apply == "keep your setting"
+    assert result.finished

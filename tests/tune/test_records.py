@@ -1,0 +1,331 @@
+"""Studies that outlive their process, in every storage that this machine offers. Processes and databases are real."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+
+from bucketlab.errors import BadInput
+from bucketlab.schema.tuning import CURRENT, TunedTrial, Tuning
+from bucketlab.tune.records import check_storage, fail_running, redacted, shown_url
+from tests.tune.simulated import train, tuned, tuner_of
+from tests.tune.worker import job
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "s3cret@/word"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/study.db"
+    return str(request.getfixturevalue("postgresql"))
+
+
+@pytest.fixture(scope="module")
+def postgresql_server() -> Iterator[str]:
+    """A server of its own in a temporary folder, as another user where this one is root, which it refuses to run as."""
+    binaries = _postgresql_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL here: neither initdb on the PATH nor /usr/lib/postgresql/*/bin")
+    driver = next((name for name in ("psycopg", "psycopg2") if importlib.util.find_spec(name)), None)
+    if driver is None:
+        pytest.skip("no driver for PostgreSQL here: neither psycopg nor psycopg2")
+    user = "nobody" if os.geteuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="bucketlab-postgresql-"))
+    if user is not None:
+        shutil.chown(folder, user)
+    password = folder / "password"
+    password.write_text(PASSWORD + "\n")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+
+    def run(*command: str) -> None:
+        subprocess.run(command, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=120)
+
+    data = str(folder / "data")
+    run(f"{binaries}/initdb", "-D", data, "-U", "tuner", "--auth=scram-sha-256", f"--pwfile={password}", "--no-sync")
+    settings = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder}"
+    run(f"{binaries}/pg_ctl", "-D", data, "-w", "-l", str(folder / "log"), "-o", settings, "start")
+    yield f"postgresql+{driver}://tuner:s3cret%40%2Fword@127.0.0.1:{port}/postgres"
+    run(f"{binaries}/pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def postgresql(postgresql_server: str) -> Iterator[str]:
+    """The server's URL, with none of the other tests' studies."""
+    yield postgresql_server
+    for name in optuna.get_all_study_names(postgresql_server):
+        optuna.delete_study(study_name=name, storage=postgresql_server)
+
+
+def _postgresql_binaries() -> str | None:
+    initdb = shutil.which("initdb")
+    found = [Path(initdb).resolve()] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return str(found[-1].parent) if found else None
+
+
+def worker(storage: str, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.tune.worker", storage, *options],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def killed_in(storage: str, wanted: str, *options: str, times: int = 1) -> list[str]:
+    """Starts a worker and kills it in a block whose line is like this pattern, the `times`-th one; the lines of all."""
+    process = worker(storage, "--steps-on-request", *options)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.strip())
+        if sum(re.match(wanted, one) is not None for one in lines) == times:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            break
+        process.stdin.write("\n")
+        process.stdin.flush()
+    else:
+        raise AssertionError(f"no block {wanted!r}: {process.stderr.read() if process.stderr else ''}")
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()  # type: ignore[union-attr]
+    return lines
+
+
+def gone_on_with(storage: str, trials: int = 12) -> Tuning:
+    return tuned(job(1), 1, storage=storage, trials=trials)
+
+
+def measured(result: Tuning) -> list[TunedTrial]:
+    """Trials that are not the current setting."""
+    return [trial for trial in result.trials if trial.number > 0 and trial.state == "complete"]
+
+
+# ---- killed ---------------------------------------------------------------------------------------------------
+
+
+def test_kill_9_in_a_trial_loses_that_trial_alone_and_the_study_goes_on(storage: str) -> None:
+    killed_in(storage, "5 search")
+    tuner = tuner_of(job(1), 1, storage=storage, trials=12)
+    first = tuner.next_block()
+    assert first is not None
+    before = {trial.number for trial in tuner.result().trials}
+    assert before == {0, 1, 2, 3, 4}
+    while (block := tuner.next_block()) is not None:
+        train(tuner, job(1), block)
+    result = tuner.result()
+    tuner.close()
+    assert result.finished
+    assert len(measured(result)) == 12
+    layouts = Counter(tuple(trial.bucket_bytes) for trial in result.trials)
+    assert set(layouts.values()) == {1}
+
+
+def test_what_was_measured_before_the_kill_counts_though_its_trial_had_no_value_yet(storage: str) -> None:
+    """Between a trial's steps and its value lies one more block of the current setting."""
+    process = worker(storage, "--steps-on-request")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    seen: list[str] = []
+    for line in process.stdout:
+        seen.append(line.split()[0])
+        if seen[-2:] == ["3", "current"]:
+            break
+        process.stdin.write("\n")
+        process.stdin.flush()
+    _wait_until_written(storage, 3)
+    process.kill()
+    process.communicate()
+    trial = next(one for one in gone_on_with(storage).trials if one.number == 3)
+    assert trial.state == "complete"
+    assert len(trial.step_ns) >= 4
+
+
+def _wait_until_written(storage: str, number: int) -> None:
+    """Until the worker's thread has written the trial's steps; it has nothing else to do."""
+    for _ in range(10_000):
+        trial = optuna.load_study(study_name="simulated", storage=storage).get_trials(deepcopy=False)[number]
+        if trial.user_attrs["bucketlab"]["step_ns"]:
+            return
+    raise AssertionError("never written")
+
+
+def test_kill_9_in_the_final_race_loses_the_running_round_and_at_most_the_one_before(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    killed_in(storage, "current final-race", "--trials", "4", times=6)
+    tuner = tuner_of(job(1), 1, storage=storage, trials=4)
+    blocks = []
+    while (block := tuner.next_block()) is not None:
+        assert tuner.phase == "final race"
+        blocks.append(block)
+        train(tuner, job(1), block)
+    result = tuner.result()
+    tuner.close()
+    assert result.finished
+    assert result.rounds >= 12
+    assert result.rounds - 5 <= len(blocks) / 3 <= result.rounds - 4
+    again = tuner_of(job(2), 2, storage=storage, trials=4)
+    assert again.next_block() is None  # the race is run
+    assert (again.result().speedup, again.result().ci95) == (result.speedup, result.ci95)
+    again.close()
+
+
+def test_a_candidate_in_which_the_job_ended_twice_is_given_up(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    killed_in(storage, "1 search")
+    lost = optuna.load_study(study_name="simulated", storage=storage).get_trials()[1]
+    killed_in(storage, r"\d+ search")  # the same candidate under another number
+    result = gone_on_with(storage)
+    again = [trial for trial in result.trials if trial.bucket_bytes == lost.user_attrs["bucketlab"]["bucket_bytes"]]
+    assert [trial.state for trial in again] == ["failed"]
+    assert again[0].failure == "the job ended twice while this was tried"
+
+
+def test_a_reason_that_the_launcher_knows_stands_in_the_trial_and_its_candidate_is_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    killed_in(storage, "2 search")
+    fail_running(storage, "simulated", "rank 1 ended with exit code 137")
+    result = gone_on_with(storage)
+    failed = [trial for trial in result.trials if trial.state == "failed"]
+    assert [(trial.number, trial.failure) for trial in failed] == [(2, "rank 1 ended with exit code 137")]
+    assert [one.bucket_bytes for one in result.trials].count(failed[0].bucket_bytes) == 1
+
+
+def test_what_failed_is_not_tried_again_by_the_next_launch(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    tuner = tuner_of(job(0), storage=storage, trials=3)
+    while (block := tuner.next_block()) is not None and block.number != 2:
+        train(tuner, job(0), block)
+    assert block is not None
+    tuner.tell(block, [], [], "CUDA out of memory")
+    tuner.result()
+    tuner.close()
+    layout = tuple(job(0).buckets([int(cap * 2**20) for cap in block.candidate.capacities.mb()]))
+    result = gone_on_with(storage, trials=20)
+    same = [trial for trial in result.trials if tuple(trial.bucket_bytes) == layout]
+    assert [(trial.state, trial.failure) for trial in same] == [("failed", "CUDA out of memory")]
+
+
+# ---- shared ---------------------------------------------------------------------------------------------------
+
+
+def test_two_jobs_work_on_one_study_at_once_and_each_ends_with_a_result(storage: str) -> None:
+    both = [worker(storage, "--trials", "16", "--seed", str(seed)) for seed in (0, 1)]
+    for process in both:
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+    study = optuna.load_study(study_name="simulated", storage=storage)
+    trials = [trial for trial in study.trials if not trial.user_attrs["bucketlab"]["is_current"]]
+    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in trials)
+    assert 16 <= len(trials) <= 18  # each may have one under way when the last one that was wanted is done
+    owners = Counter(trial.user_attrs["bucketlab"]["owner"] for trial in trials)
+    assert len(owners) == 2
+    layouts = Counter(tuple(trial.user_attrs["bucketlab"]["bucket_bytes"]) for trial in trials)
+    assert sum(layouts.values()) - len(layouts) <= 2  # chosen by both in the same moment
+
+
+def test_optuna_reads_the_study_as_its_own(storage: str) -> None:
+    tuned(job(0), storage=storage, trials=6)
+    study = optuna.load_study(study_name="simulated", storage=storage)
+    assert study.direction == optuna.study.StudyDirection.MINIMIZE
+    assert study.best_value < 1
+    assert study.trials[0].value == 1.0  # the script's own setting
+    for trial in study.trials[1:]:
+        record = trial.user_attrs["bucketlab"]
+        assert "bucket_cap_mb" in trial.params
+        assert len(record["step_ns"]) >= 4
+        assert sum(record["bucket_bytes"]) == sum(job(0).gradients.bytes)
+
+
+def test_a_database_that_goes_away_ends_the_writing_and_not_the_tuning(tmp_path: Path) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    tuner = tuner_of(job(0), storage=f"sqlite:///{folder}/study.db", trials=5)
+    blocks = 0
+    while (block := tuner.next_block()) is not None:
+        blocks += 1
+        if blocks == 4:
+            folder.rename(tmp_path / "gone")
+        train(tuner, job(0), block)
+    result = tuner.result()
+    tuner.close()
+    assert result.finished
+    assert len(measured(result)) == 5
+    assert any("could not be written to any more" in note for note in result.notes)
+
+
+# ---- URLs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("postgresql://me:pa:s@s@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("mysql+pymysql://me:x%40y@host/db?ssl_key=k", "mysql+pymysql://me:***@host/db?ssl_key=***"),
+        ("postgresql://host/db?user=me&password=hunter2", "postgresql://host/db?user=me&password=***"),
+    ],
+)
+def test_a_storage_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_a_drivers_message_is_shown_without_the_password_in_any_spelling() -> None:
+    url = "postgresql://me:s3cret%40%2Fword@host/db"
+    told = redacted(f"could not connect to {url} with password s3cret@/word", url)
+    assert "s3cret" not in told
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nonsense",
+        "nosuchdatabase://me:hunter2@host/db",
+        "sqlite:////no/such/folder/study.db",
+        "postgresql://me:hunter2@127.0.0.1:1/db",
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_bad_input_told_in_one_line_without_the_password(url: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_storage(url)
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_the_wrong_password_is_not_told_either(postgresql: str) -> None:
+    wrong = postgresql.replace("s3cret", "hunter2")
+    with pytest.raises(BadInput) as caught:
+        check_storage(wrong)
+    assert "password authentication failed" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_first_block_is_the_current_setting(storage: str) -> None:
+    tuner = tuner_of(job(0), storage=storage)
+    block = tuner.next_block()
+    assert block is not None
+    assert block.candidate == CURRENT
+    tuner.close()
