@@ -90,6 +90,9 @@ def cli() -> None:
 )
 @click.option("--sweep", metavar="NAME|FILE", help="Pin the link of a sweep, such as infiniband, and check NCCL's log.")
 @click.option("--emulate", metavar="NAME|FILE", help="Run the job on a sweep's link that is not there.")
+@click.option(
+    "--compare-topologies", is_flag=True, help="Also time steps with a ring and a parameter server, on the CPU."
+)
 @click.option("--keep-running", is_flag=True, help="Let the script train on after the measurement.")
 @click.option("--json", "as_json", is_flag=True, help="Print profile.json on stdout, and nothing else there.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
@@ -104,6 +107,7 @@ def profile(
     timeout: float,
     sweep: str | None,
     emulate: str | None,
+    compare_topologies: bool,
     keep_running: bool,
     as_json: bool,
     **launch: Any,
@@ -117,6 +121,10 @@ def profile(
     from bucketlab.profiling import ProfileOptions
     from bucketlab.profiling import profile as run
 
+    if emulate and compare_topologies:
+        raise BadInput(
+            "--compare-topologies takes the real link, --emulate one that is not there: give one of the two."
+        )
     job = _job(target, own_launcher, launch)
     options = ProfileOptions(
         out=out,
@@ -125,6 +133,7 @@ def profile(
         warmup_steps=warmup,
         timed_steps=steps,
         traced_steps=traced,
+        compare_topologies=compare_topologies,
         link_seconds=link_seconds,
         timeout_seconds=timeout,
         keep_running=keep_running,

@@ -29,6 +29,7 @@ class ProfileOptions:
     warmup_steps: int = 5
     timed_steps: int | None = None
     traced_steps: int = 5
+    compare_topologies: bool = False
     link_seconds: float = 3.0
     timeout_seconds: float = 1800.0
     keep_running: bool = False
@@ -93,6 +94,7 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         warmup_steps=options.warmup_steps,
         timed_steps=options.timed_steps,
         traced_steps=options.traced_steps,
+        compare_topologies=options.compare_topologies,
         link_seconds=options.link_seconds,
     )
 

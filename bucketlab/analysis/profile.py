@@ -7,16 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-import numpy as np
 
 from bucketlab.analysis import merge
 from bucketlab.analysis.advice import advise
+from bucketlab.analysis.steptime import regular_rows, step_time
+from bucketlab.analysis.topologies import topologies
 from bucketlab.link.measured import emulated_link, measured_link
 from bucketlab.link.nccl_log import in_words, joined
 from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
-from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary, StepTime
+from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 
 
@@ -45,7 +46,7 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         accumulation=facts.accumulation,
         modules=facts.modules,
         optimizers=facts.optimizers,
-        step=_step_time(present),
+        step=step_time([report.steps for report in present]),
         breakdown=_median_breakdown([step for one in analyses for step in one.steps]),
         ranks=[_summary(report) for report in present],
         buckets=_buckets(facts, first.analysis),
@@ -62,6 +63,7 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         notes=facts.notes + _unchecked_link(facts, present),
         advice=[],
         seconds=first.seconds,
+        topologies=topologies(present, facts.world_size),
     )
     profile.prediction = predict(profile)
     if profile.prediction is None:
@@ -73,31 +75,10 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
 # ---- time of a step -------------------------------------------------------------------------------------------
 
 
-def _regular(reports: Sequence[RankReport]) -> list[list[TimedStep]]:
-    """Steps that are regular on every rank, each as one row over the ranks."""
-    rows = list(zip(*(report.steps for report in reports), strict=False))
-    return [list(row) for row in rows if all(step.regular for step in row)]
-
-
-def _step_time(reports: Sequence[RankReport]) -> StepTime | None:
-    rows = _regular(reports)
-    if not rows:
-        return None
-    slowest = np.array([max(step.wall_ns for step in row) for row in rows], dtype=np.int64)
-    p10, median, p90 = (round(float(one)) for one in np.percentile(slowest, [10, 50, 90]))
-    seen = min(len(report.steps) for report in reports)
-    return StepTime(
-        median_ns=median,
-        p10_ns=p10,
-        p90_ns=p90,
-        samples=[int(one) for one in slowest],
-        excluded=seen - len(rows),
-    )
-
-
 def _median_of(reports: Sequence[RankReport], part: Callable[[TimedStep], int | None]) -> int | None:
     """Median over steps and ranks; None where the part was never seen."""
-    values = [value for row in _regular(reports) for step in row if (value := part(step)) is not None]
+    rows = regular_rows([report.steps for report in reports])
+    values = [value for row in rows for step in row if (value := part(step)) is not None]
     return round(statistics.median(values)) if values else None
 
 

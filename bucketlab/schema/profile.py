@@ -116,6 +116,26 @@ class Link(msgspec.Struct, kw_only=True):
     used: str = ""  # what NCCL's own log says that it used
 
 
+class RankVolume(msgspec.Struct, kw_only=True):
+    """Payload of one rank in one step, bytes: as the exchange counted it, and as a formula has it."""
+
+    rank: int
+    sent_bytes: int
+    received_bytes: int
+    formula_sent_bytes: int
+    formula_received_bytes: int
+
+
+class Topology(msgspec.Struct, kw_only=True):
+    """The job's own steps with its gradients reduced in one way, in turns with the others."""
+
+    kind: Literal["measured"] = "measured"
+    name: str  # "ddp" for DDP's own all-reduce, else as in `bucketlab predict --algorithm`
+    step: StepTime
+    volumes: list[RankVolume]  # by rank; empty for DDP's own, of which nothing is counted
+    formula: str = ""  # its source
+
+
 class Memory(msgspec.Struct, kw_only=True):
     """Bytes on one rank's device (on CPU: of its process)."""
 
@@ -212,3 +232,4 @@ class Profile(msgspec.Struct, kw_only=True):
     notes: list[str]  # what the reader must know about the figures, one line each
     advice: list[str]  # what to do next, the most useful first
     seconds: dict[str, float]  # wall time of each phase of this run
+    topologies: list[Topology] = []  # where they were compared

@@ -20,6 +20,16 @@ class TimedStep(msgspec.Struct, kw_only=True):
     regular: bool  # neither skipped nor with evaluation in it, and with the usual number of backwards
 
 
+class TopologySteps(msgspec.Struct, kw_only=True):
+    """Steps of this rank with gradients reduced in one way, and the bytes that this rank exchanged in all of them."""
+
+    name: str
+    steps: list[TimedStep] = []
+    reduced_bytes: int = 0  # gradients averaged; 0 for DDP's own all-reduce, of which nothing is counted
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
 class RankReport(msgspec.Struct, kw_only=True):
     rank: int
     host: str
@@ -32,6 +42,7 @@ class RankReport(msgspec.Struct, kw_only=True):
     contradictions: list[Contradiction]  # where NCCL used another path than the sweep's
     missing: list[str]
     seconds: dict[str, float]
+    topologies: list[TopologySteps] = []
 
 
 class RunFacts(msgspec.Struct, kw_only=True):

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from bucketlab.link.sweep import LinkModel
+from bucketlab.link.sweep import LinkModel, Search
+from bucketlab.schema.tuning import Candidate, JobIdentity
 
 VARIABLE = "BUCKETLAB_WORKER"
+
+
+class TuneTask(msgspec.Struct, kw_only=True):
+    """A study, which rank 0 runs."""
+
+    study: str
+    storage: str  # any URL that Optuna takes
+    folder: str  # absolute, of result.json
+    trials: int
+    steps: int | None  # of this launch, at most; None: as many as it takes
+    search: Search
+    predict: bool = True  # begin with what prediction thinks best
+
+
+class Setting(msgspec.Struct, kw_only=True):
+    """A bucket setting to give to DDP's constructor, and the job that it was found for."""
+
+    candidate: Candidate
+    study: str
+    job: JobIdentity | None = None
+    interconnect: str = ""
+    bucket_bytes: list[int] = []  # that DDP built of it then
 
 
 class WorkerConfig(msgspec.Struct, kw_only=True):
@@ -16,6 +41,9 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     launcher_pid: int  # of the bucketlab command, on its own host
     script: str
     command: list[str]
+    task: Literal["profile", "tune", "apply"] = "profile"
+    tune: TuneTask | None = None
+    setting: Setting | None = None
     wanted_link: str = ""  # kind of the sweep's link, which NCCL must have used
     emulate: LinkModel | None = None  # link to run the job on, in place of the real one
     keep_running: bool = False
@@ -23,4 +51,5 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     timed_steps: int | None = None  # None: as many as fit in a few seconds
     traced_steps: int = 5
     ready_steps: int = 5
+    compare_topologies: bool = False
     link_seconds: float = 3.0

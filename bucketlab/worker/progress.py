@@ -16,7 +16,19 @@ from pathlib import Path
 
 import msgspec
 
-PHASES = ("starting", "warm-up", "timing", "tracing", "ready times", "link", "more timing", "writing", "done")
+PHASES = (
+    "starting",
+    "warm-up",
+    "timing",
+    "tracing",
+    "ready times",
+    "link",
+    "topologies",
+    "more timing",
+    "tuning",
+    "writing",
+    "done",
+)
 # Dumps the stacks of all threads; a real-time signal, since scripts and Slurm use SIGUSR1 and SIGUSR2 themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 7
 _LAYOUT = struct.Struct("<8q")  # pid, rank, phase, done, total, steps, heartbeat_ns, reserved

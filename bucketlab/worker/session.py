@@ -34,9 +34,10 @@ from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.runs import write_run
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Module
-from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
+from bucketlab.schema.rank import RankReport, RunFacts, TimedStep, TopologySteps
 from bucketlab.trace.kineto import read_trace
 from bucketlab.worker import ddp, memory
+from bucketlab.worker.comparison import Comparison, turns, why_not_compared
 from bucketlab.worker.emulate import Emulation
 from bucketlab.worker.exchange import Exchange
 from bucketlab.worker.link import LinkMeter
@@ -54,6 +55,8 @@ _MIB = 2**20  # DDP's "mb"
 _TIMING_SECONDS = 5.0
 _FEWEST_TIMED, _MOST_TIMED = 20, 200
 _SETTLING_STEPS = 4  # of a new reducer, until DDP tells its buckets again
+_TOPOLOGY_ROUNDS, _STEPS_OF_A_TURN = 4, 5
+_STEPS_OF_A_NEW_REDUCER = 2  # the first backward of one is not like the others
 _PATIENCE_WITH_ANOTHER_PROFILER = 50  # steps
 _RANK_SECONDS = 60.0  # how long rank 0 waits for the others' reports
 
@@ -82,6 +85,7 @@ class Session:
         self.ready: dict[int, list[int]] = {}
         self.link_points: list[LinkPoint] = []
         self.link_dtype = ""
+        self.topologies: dict[str, TopologySteps] = {}
         self.not_valid: str | None = None
         self.missing: list[str] = []
         self.notes: list[str] = []
@@ -115,6 +119,8 @@ class Session:
         if self.config.emulate is None:
             with self._phase("link"):
                 self._measure_link()
+            if self.config.compare_topologies:
+                yield from self._compare_topologies()
             # More steps make the step time surer; they come last, so that a short script misses nothing else.
             more = self._agree_on_more_timed_steps()
             self.complete = True
@@ -229,6 +235,36 @@ class Session:
                 f"{gradient_bytes / _MIB:.3g} MiB: no time or no memory for more (--link-seconds)"
             )
 
+    def _compare_topologies(self) -> Flow:
+        reason = "not every rank is here" if self.apart else why_not_compared(self.modules)
+        if reason is not None:
+            self.missing.append(f"topologies: {reason}")
+            return
+        comparison = Comparison(self.modules, [self.layouts[id(module)] for module in self.modules])
+        in_turn = turns(_TOPOLOGY_ROUNDS)
+        with self._phase("topologies", len(in_turn) * (_STEPS_OF_A_NEW_REDUCER + _STEPS_OF_A_TURN)):
+            try:
+                for name in in_turn:
+                    comparison.use(name)
+                    yield from self._take_a_turn(name, comparison)
+            finally:
+                comparison.end()
+
+    def _take_a_turn(self, name: str, comparison: Comparison) -> Flow:
+        for _ in range(_STEPS_OF_A_NEW_REDUCER):
+            yield
+        comparison.count_anew()
+        steps: list[Step] = []
+        for _ in range(_STEPS_OF_A_TURN):
+            steps.append((yield))
+        clock = self._clock()
+        clock.settle()
+        so_far = self.topologies.setdefault(name, TopologySteps(name=name))
+        so_far.steps += [self._timed_step(clock, step) for step in steps]
+        so_far.reduced_bytes += comparison.traffic.reduced_bytes
+        so_far.sent_bytes += comparison.traffic.sent_bytes
+        so_far.received_bytes += comparison.traffic.received_bytes
+
     # ---- between the script and the flow ----------------------------------------------------------------------
 
     def step_ended(self, step: Step) -> None:
@@ -307,6 +343,7 @@ class Session:
             contradictions=check_link(self.config.wanted_link, logs) if self.config.wanted_link else [],
             missing=self.missing,
             seconds=self.seconds,
+            topologies=list(self.topologies.values()),
         )
 
     def _facts(self) -> RunFacts:

@@ -22,6 +22,7 @@ from torch.distributed import GradBucket
 class Traffic:
     """Payload that this rank has exchanged, in bytes."""
 
+    reduced_bytes: int = 0  # of the buffers that were averaged
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -45,8 +46,9 @@ class Reducer:
 
     def average(self, buffer: torch.Tensor) -> None:
         """Replaces a one-dimensional buffer by its average over all ranks, and returns when this rank has it."""
+        buffer.mul_(1.0 / dist.get_world_size(self._group))  # before the sum, as DDP does
         self._exchange(buffer, self._group, self.traffic)
-        buffer.div_(dist.get_world_size(self._group))
+        self.traffic.reduced_bytes += buffer.nbytes
 
     def start(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """`average`, after all that was started before it; the future has the buffer or the error."""
