@@ -16,7 +16,7 @@ from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.detect import find_links, what_is_lacking
 from bucketlab.link.sweep import Sweep, environment_on
 from bucketlab.runs import PROFILE, reserve_folder
-from bucketlab.worker.config import WorkerConfig
+from bucketlab.worker.config import Launch, WorkerConfig
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
             was measured, and the folder is whole.
     """
     argv = launch_command(job)
-    environment = _pinned(options.sweep)
+    environment = pinned(options.sweep)
     folder = reserve_folder(options.out, job.name)
     try:
         outcome = supervise(
@@ -61,7 +61,7 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
             options.output_to_stderr,
             environment,
         )
-        _print_stacks(outcome)
+        print_stacks(outcome)
         return _judge(outcome, job, options, argv, folder)
     except BaseException:
         if not (folder / PROFILE).is_file():
@@ -69,7 +69,7 @@ def profile(job: Job, options: ProfileOptions) -> Profiled:
         raise
 
 
-def _pinned(sweep: Sweep | None) -> dict[str, str]:
+def pinned(sweep: Sweep | None) -> dict[str, str]:
     """What makes NCCL take the sweep's link and no other. Raises BadInput where this host has no such link."""
     if sweep is None:
         return {}
@@ -88,6 +88,7 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         launcher_pid=os.getpid(),
         script=job.script,
         command=list(job.target),
+        launch=launch_of(job),
         wanted_link=options.sweep.link.kind if options.sweep else "",
         emulate=options.emulate.link if options.emulate else None,
         keep_running=options.keep_running,
@@ -96,6 +97,12 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         traced_steps=options.traced_steps,
         compare_topologies=options.compare_topologies,
         link_seconds=options.link_seconds,
+    )
+
+
+def launch_of(job: Job) -> Launch:
+    return Launch(
+        folder=str(Path.cwd()), own_launcher=job.own_launcher, options=dict(job.options), flags=list(job.flags)
     )
 
 
@@ -125,6 +132,6 @@ def _all_came_to_their_end(outcome: Outcome) -> bool:
     return ranks <= ended and not any(one.error or one.failure for one in outcome.endings)
 
 
-def _print_stacks(outcome: Outcome) -> None:
+def print_stacks(outcome: Outcome) -> None:
     for rank, stack in sorted(outcome.stacks.items()):
         print(f"--- rank {rank} ---\n{stack}", file=sys.stderr)

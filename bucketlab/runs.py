@@ -14,6 +14,7 @@ import msgspec
 
 from bucketlab.errors import BadInput
 from bucketlab.schema.profile import SCHEMA, Profile
+from bucketlab.worker.config import Launch
 
 PROFILE = "profile.json"
 RUN = "run.json"
@@ -27,6 +28,7 @@ class RunCard(msgspec.Struct, kw_only=True):
     created: str
     script: str
     command: list[str]
+    launch: Launch = msgspec.field(default_factory=Launch)
     versions: dict[str, str]
     world_size: int
     nodes: int
@@ -52,13 +54,14 @@ def reserve_folder(out: Path, name: str) -> Path:
     raise BadInput(f"{out} has a thousand runs of this second. Choose another folder with --out.")
 
 
-def write_run(folder: Path, profile: Profile) -> None:
+def write_run(folder: Path, profile: Profile, launch: Launch) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     card = RunCard(
         run=profile.run,
         created=profile.created,
         script=profile.script,
         command=profile.command,
+        launch=launch,
         versions=profile.versions,
         world_size=profile.world_size,
         nodes=profile.nodes,
@@ -77,6 +80,17 @@ def write_json(path: Path, value: object) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def load_card(folder: Path) -> RunCard:
+    """Raises BadInput for a file that is not there or is no card of a run."""
+    path = folder / RUN
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunCard)
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of a profiled run.") from error
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{path} does not tell how a run was launched: {error}. Profile the script again.") from error
 
 
 def load_profile(folder: Path) -> Profile:

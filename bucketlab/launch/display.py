@@ -11,14 +11,15 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 from bucketlab.worker.progress import PHASES, Progress
 
 
 class Display:
-    def __init__(self) -> None:
-        self._on_terminal = sys.stderr.isatty()
+    def __init__(self, plain: bool = False) -> None:
+        self._on_terminal = sys.stderr.isatty() and not plain
         self._bar: _Bar | None = None
 
     def environment(self) -> dict[str, str]:
@@ -50,9 +51,9 @@ class Display:
             for pump in pumps:
                 pump.join(timeout=5)
 
-    def show(self, progress: Sequence[Progress]) -> None:
+    def show(self, progress: Sequence[Progress], control: Path) -> None:
         if self._bar is not None:
-            self._bar.show(progress)
+            self._bar.show(progress, control)
 
     def _pump(self, stream: IO[bytes], to_terminal: bool) -> None:
         for line in iter(stream.readline, b""):
@@ -68,12 +69,22 @@ class _Bar:
     """One line at the bottom of the terminal: phase, steps of it, ranks, time."""
 
     def __init__(self) -> None:
-        from rich.console import Console
+        from rich.console import Console, RenderableType
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
+        from rich.text import Text
+
+        class BelowLines(RichProgress):
+            """The bar, and above it whatever lines there are."""
+
+            lines: Sequence[str] = ()
+
+            def get_renderables(self) -> Iterator[RenderableType]:
+                yield from (Text(line, overflow="crop", no_wrap=True) for line in self.lines)
+                yield self.make_tasks_table(self.tasks)
 
         self._console = Console(stderr=True)
-        self._progress = RichProgress(
+        self._progress = BelowLines(
             TextColumn("bucketlab"),
             TextColumn("{task.description}"),
             BarColumn(),
@@ -96,12 +107,15 @@ class _Bar:
 
         self._console.print(Text.from_ansi(text), soft_wrap=True)
 
-    def show(self, progress: Sequence[Progress]) -> None:
+    def show(self, progress: Sequence[Progress], control: Path) -> None:
         ranks = [one for one in progress if one.rank >= 0]
         if not ranks:
             return
         slowest = min(ranks, key=lambda one: (one.phase, one.done))
         phase = PHASES[slowest.phase]
+        if phase == "tuning" and self._show_study(control):
+            return
+        self._progress.lines = ()
         what = "ending the script" if phase == "done" else phase
         # A phase of unknown length is one unit of work, begun: rich cannot take a total back.
         self._progress.update(
@@ -110,3 +124,21 @@ class _Bar:
             completed=slowest.done if slowest.total else 0,
             total=slowest.total or 1,
         )
+
+    def _show_study(self, control: Path) -> bool:
+        """Trials, best so far, the curve as it forms, time left; False where nothing is known of the study here."""
+        from bucketlab.report.tuning import progress_curve, progress_line
+        from bucketlab.tune.files import read_live
+
+        live = read_live(control)
+        if live is None:
+            return False
+        study = live.progress
+        self._progress.lines = progress_curve(study, self._console.options.ascii_only)
+        self._progress.update(
+            self._task,
+            description=progress_line(study),
+            completed=study.steps,
+            total=None if study.steps_left is None else study.steps + study.steps_left,
+        )
+        return True

@@ -64,6 +64,8 @@ def supervise(
     timeout_seconds: float,
     output_to_stderr: bool,
     further_environment: Mapping[str, str],
+    on_end: Callable[[Path], None] = lambda control: None,
+    plain: bool = False,
 ) -> Outcome:
     """Runs a job to its end.
 
@@ -73,11 +75,13 @@ def supervise(
         timeout_seconds: without a step for this long, the job is taken to hang and is stopped.
         output_to_stderr: sends the job's stdout to stderr, so that stdout stays clean for a document.
         further_environment: variables for the job, beside those of this process.
+        on_end: is given the control folder once the job has ended, before it is gone.
+        plain: shows the job's output and nothing else, also on a terminal.
     """
     with tempfile.TemporaryDirectory(prefix="bucketlab-") as folder, _signals_interrupt():
         control = Path(folder)
         environment = _environment(configure(control))
-        display = Display()
+        display = Display(plain)
         process = subprocess.Popen(
             argv,
             env={**environment, **further_environment, **display.environment()},
@@ -86,7 +90,9 @@ def supervise(
             stderr=display.child_stderr(),
         )
         with display.following(process, output_to_stderr):
-            return _watch(process, control, timeout_seconds, display)
+            outcome = _watch(process, control, timeout_seconds, display)
+        on_end(control)
+        return outcome
 
 
 def run_plainly(
@@ -115,7 +121,7 @@ def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: flo
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
             progress = [one for one in read_progress(control) if _belongs_to_us(one.pid, control)]
-            display.show(progress)
+            display.show(progress, control)
             last_sign = max([last_sign, *(one.heartbeat_ns / 1e9 for one in progress)])
             if not hinted and time.monotonic() - began > _HINT_SECONDS and not any(one.rank >= 0 for one in progress):
                 hinted = True

@@ -19,10 +19,9 @@ def measured_link(points: Sequence[LinkPoint], dtype: str, backend: str, ranks: 
     """
     curve = LinkCurve.fit(points)
     names = sorted(set(hosts))
-    place = "within one host" if len(names) == 1 else f"across {len(names)} hosts"
     return Link(
         kind="measured",
-        what=f"{backend}, {ranks} rank{'s' if ranks != 1 else ''} {place}",
+        what=path_name(backend, ranks, len(names)),
         dtype=dtype,
         ranks=ranks,
         points=list(points),
@@ -32,6 +31,12 @@ def measured_link(points: Sequence[LinkPoint], dtype: str, backend: str, ranks: 
         residual=curve.residual,
         hosts=names,
     )
+
+
+def path_name(backend: str, ranks: int, hosts: int) -> str:
+    """What to call a link by what is known without measuring it."""
+    place = "within one host" if hosts == 1 else f"across {hosts} hosts"
+    return f"{backend}, {ranks} rank{'s' if ranks != 1 else ''} {place}"
 
 
 def emulated_link(curve: LinkCurve, sizes: Sequence[int], dtype: str, what: str, ranks: int) -> Link:

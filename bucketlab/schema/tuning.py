@@ -118,6 +118,9 @@ class Tuning(msgspec.Struct, kw_only=True):
     schema: str = SCHEMA
     kind: Literal["measured", "emulated"]
     study: str
+    script: str = ""
+    command: list[str] = []
+    storage: str = ""  # without its password
     job: JobIdentity
     interconnect: str
     best: TunedSetting  # of all that is not the current setting, the best in the final race; step_ns: see `speedup`

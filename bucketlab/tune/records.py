@@ -288,19 +288,22 @@ def check_storage(url: str) -> None:
     open_storage(url).remove_session()
 
 
-def fail_running(url: str, study: str, reason: str) -> None:
-    """Marks trials whose process is gone as failed, for a reason that the launcher knows: they are not tried again.
+def blame(url: str, study: str, number: int, reason: str) -> None:
+    """Marks the trial that a job died with as failed, for a reason that the launch knows: it is not tried again.
 
     Not for a job that was killed from outside: without this call its trial is taken for lost, and tried once more.
     """
     records = Records(url, study)
-    storage = open_storage(url)
-    study_id = _study_id(storage, study, url)
-    records._storage, records._study_id = storage, study_id
+    storage = records._storage = open_storage(url)
+    study_id = records._study_id = _study_id(storage, study, url)
     for trial in records._trials():
-        if trial.running and _is_abandoned(trial) and not trial.record.step_ns:
+        if trial.number != number:
+            continue
+        if trial.running:
             trial.record.failure = reason
             _fail(storage, trial.trial_id, trial.record)
+        else:
+            storage.set_study_user_attr(study_id, f"{_FAILED}{number}", reason)
     records.close()
 
 

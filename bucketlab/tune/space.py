@@ -83,17 +83,27 @@ class JobFacts:
         )
 
     def identity(self) -> JobIdentity:
-        """The same for the same model, whatever order its gradients came in."""
-        gradients = sorted(
+        gradients = [
             (number, size, kind)
             for number, module in enumerate(self.modules)
             for size, kind in zip(module.bytes, module.kinds, strict=True)
-        )
-        return JobIdentity(
-            gradients=hashlib.sha256(repr(gradients).encode()).hexdigest()[:16],
-            gradient_bytes=sum(size for _, size, _ in gradients),
-            world_size=self.world_size,
-        )
+        ]
+        return identity_of(gradients, self.world_size)
+
+
+def identity_of(gradients: Iterable[tuple[int, int, str]], world_size: int) -> JobIdentity:
+    """The same for the same model, whatever order its gradients came in.
+
+    Args:
+        gradients: of each its module's number, its bytes, its dtype.
+        world_size: ranks of the job.
+    """
+    known = sorted(gradients)
+    return JobIdentity(
+        gradients=hashlib.sha256(repr(known).encode()).hexdigest()[:16],
+        gradient_bytes=sum(size for _, size, _ in known),
+        world_size=world_size,
+    )
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class Progress:
     best: Candidate | None
     best_speedup: float | None
     seconds_left: float | None
+    steps_left: int | None
     points: list[tuple[float, float]]  # capacity in MiB of what was tried, step time over the current setting's
 
 
@@ -138,6 +139,7 @@ class Tuner:
         step_budget: int | None = None,
         *,
         settle_steps: int = 2,
+        steps_before: int = 0,
         seed: int | None = None,
         sampler: BaseSampler | None = None,
     ) -> None:
@@ -151,13 +153,14 @@ class Tuner:
             trials: how many layouts the search measures, earlier launches and other processes included.
             step_budget: steps of this launch, settling included; None: as many as it takes.
             settle_steps: that are not measured after a change of buckets.
+            steps_before: that this launch has spent already, to measure the job.
             seed: of sampler and order; None: another one each time.
             sampler: to compare samplers; None: see `proposals`.
         """
         self.job, self.search, self.study = job, search, study
         self.space = Space(job, search)
         self.most_trials, self.step_budget, self.settle_steps = trials, step_budget, settle_steps
-        self.steps = 0
+        self.steps = steps_before
         self.phase: Literal["search", "narrowing", "final race", "done"] = "search"
         self.reason = "the script ended before the study did"
         self.finished = False
@@ -226,6 +229,7 @@ class Tuner:
 
     def progress(self) -> Progress:
         """For a display; cheap enough for every step."""
+        steps_left = self._steps_left()
         usable = [arm for arm in self._arms if arm.gains and arm.failure is None]
         best = max(usable, key=lambda arm: arm.gain, default=None)
         gain = best.gain if best else None
@@ -240,7 +244,8 @@ class Tuner:
             rounds=len(self._final),
             best=best.candidate if best else None,
             best_speedup=None if gain is None else speedup_of(gain),
-            seconds_left=self._seconds_left(),
+            seconds_left=None if steps_left is None else steps_left * float(np.median(self._current_ns[-64:])) / 1e9,
+            steps_left=steps_left,
             points=[
                 (arm.candidate.capacities.bucket_cap_mb, math.exp(-arm.gain))
                 for arm in usable
@@ -612,12 +617,12 @@ class Tuner:
     def _race_steps(self, rounds: int = _FEWEST_ROUNDS) -> int:
         return rounds * (_FINALISTS + 1) * (self.settle_steps + self._block_steps())
 
-    def _seconds_left(self) -> float | None:
+    def _steps_left(self) -> int | None:
         """A guess: the trials to come, four narrowing rounds of four, and a final race half way to its longest."""
         if not self._current_ns:
             return None
         if self.phase == "done":
-            return 0.0
+            return 0
         planned = self._planned_rounds or (_FEWEST_ROUNDS + _MOST_ROUNDS) // 2
         steps = self._race_steps(max(1, planned - len(self._final)))
         if self.phase == "search":
@@ -626,7 +631,7 @@ class Tuner:
             steps += 8 * self._trial_steps()
         if self.step_budget is not None:
             steps = min(steps, self.step_budget - self.steps)
-        return max(0, steps) * float(np.median(self._current_ns[-64:])) / 1e9
+        return max(0, steps)
 
     # ---- the answer ------------------------------------------------------------------------------------------
 

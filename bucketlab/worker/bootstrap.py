@@ -126,8 +126,15 @@ def _when_ddp_exists(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        observer().ddp_built(self)
+        observer_of_process = observer()
+        setting = observer_of_process.config.setting
+        if setting is not None:
+            from bucketlab.worker.setting import build_with
+
+            build_with(setting.candidate, original, self, args, kwargs)
+        else:
+            original(self, *args, **kwargs)
+        observer_of_process.ddp_built(self)
 
     module.DistributedDataParallel.__init__ = __init__
     if "RANK" in os.environ:

@@ -12,6 +12,15 @@ from bucketlab.schema.tuning import Candidate, JobIdentity
 VARIABLE = "BUCKETLAB_WORKER"
 
 
+class Launch(msgspec.Struct, kw_only=True):
+    """How the user had the command launched, so that it can be launched again."""
+
+    folder: str = ""  # in which the command ran
+    own_launcher: bool = False
+    options: dict[str, str] = {}  # of torchrun, without the dashes
+    flags: list[str] = []
+
+
 class TuneTask(msgspec.Struct, kw_only=True):
     """A study, which rank 0 runs."""
 
@@ -41,6 +50,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     launcher_pid: int  # of the bucketlab command, on its own host
     script: str
     command: list[str]
+    launch: Launch = msgspec.field(default_factory=lambda: Launch())
     task: Literal["profile", "tune", "apply"] = "profile"
     tune: TuneTask | None = None
     setting: Setting | None = None

@@ -187,6 +187,16 @@ def _keeps_declared_order(module: DistributedDataParallel) -> bool:
     return bool(module.find_unused_parameters) and not module.static_graph
 
 
+def takes_lists() -> bool:
+    """Whether DDP takes a capacity for each bucket; if so, an explicit capacity holds for the first bucket too."""
+    return "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters
+
+
+def first_capacity(cap: int) -> int:
+    """Of the first bucket in bytes, where DDP is told nothing but this capacity."""
+    return cap if takes_lists() else int(dist._DEFAULT_FIRST_BUCKET_BYTES)
+
+
 def is_default_capacity(module: DistributedDataParallel) -> bool:
     return bool(module.bucket_bytes_cap_default)
 
@@ -269,6 +279,23 @@ def _assignment(buckets: Layout, cap_bytes: int) -> Iterator[None]:
 def hook_of(module: DistributedDataParallel) -> str | None:
     """Name of the communication hook that the script registered, None where there is none."""
     return module._get_ddp_logging_data().get("comm_hook") or None
+
+
+def hooks(module: DistributedDataParallel) -> list[tuple[Callable[..., Any], object]]:
+    """Communication hooks in Python that the script registered, each with its state."""
+    return list(module._comm_hooks)
+
+
+def register_again(module: DistributedDataParallel, known: list[tuple[Callable[..., Any], object]]) -> None:
+    """Hooks of an earlier reducer, for a new one."""
+    module._comm_hooks.clear()
+    for hook, state in known:
+        module.register_comm_hook(state, hook)
+
+
+def forget_hooks(module: DistributedDataParallel) -> None:
+    """What `register_comm_hook` remembers outlives the reducer that the hook was registered with."""
+    module._comm_hooks.clear()
 
 
 def is_compiled_inside(module: DistributedDataParallel) -> bool:

@@ -51,6 +51,7 @@ class Step:
     end: Mark | None = None
     backwards: int = 0
     evaluated: bool = False
+    batch: int | None = None  # length of the first tensor that the model was called with
     skipped: bool = False  # a GradScaler found infinities and skipped the optimizer
 
 
@@ -70,6 +71,7 @@ class Observer:
         self.error: str | None = None
         self.failure: str | None = None
         self.stopped_by_us = False
+        self.study_over = False
         self._pid = os.getpid()
         self._anchor: weakref.ref[torch.optim.Optimizer] | None = None
         self._without_anchor = 0  # steps of other optimizers since it stepped
@@ -103,11 +105,23 @@ class Observer:
         self._torch_watched = True
         self._watch_torch()
         from bucketlab.worker.clock import clock_for
-        from bucketlab.worker.session import Session
 
         device = next(module.parameters()).device
         self.clock = clock_for(device)
-        self.session = Session(self)
+        self.session = self._session()
+
+    def _session(self) -> Session:
+        if self.config.task == "tune":
+            from bucketlab.worker.tune_session import TuneSession
+
+            return TuneSession(self)
+        if self.config.task == "apply":
+            from bucketlab.worker.apply_session import ApplySession
+
+            return ApplySession(self)
+        from bucketlab.worker.session import Session
+
+        return Session(self)
 
     def live_modules(self) -> list[DistributedDataParallel]:
         return [module for reference in self.modules if (module := reference()) is not None]
@@ -132,7 +146,7 @@ class Observer:
         @functools.wraps(forward)
         def watched_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
-                self._forward_begins(module, torch.is_grad_enabled())
+                self._forward_begins(module, torch.is_grad_enabled(), args, kwargs)
             return forward(module, *args, **kwargs)
 
         @functools.wraps(backward)
@@ -163,7 +177,9 @@ class Observer:
 
         torch.amp.GradScaler.step = watched_step  # type: ignore[method-assign, assignment]
 
-    def _forward_begins(self, module: DistributedDataParallel, gradients: bool) -> None:
+    def _forward_begins(
+        self, module: DistributedDataParallel, gradients: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         step = self.step_now
         if not gradients:
             if step is not None:
@@ -175,6 +191,7 @@ class Observer:
         if step is not None and step.called is None:
             assert self.clock is not None
             step.called = self.clock.mark()
+            step.batch = _batch_size(args, kwargs)
 
     def _backward_begins(self) -> bool:
         syncs = self._syncing_forward
@@ -305,6 +322,7 @@ class Observer:
             ddp_modules=len(self.modules),
             optimizer_steps=self.optimizer_steps,
             stopped_by_us=self.stopped_by_us,
+            study_over=self.study_over,
         )
         write_ending(self.control, ending)
 
@@ -326,3 +344,11 @@ class Observer:
         file = (self.control / f"{os.getpid()}.stacks").open("w")
         faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
         return file
+
+
+def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    for one in (*args, *kwargs.values()):
+        shape = getattr(one, "shape", None)
+        if shape is not None and len(shape):
+            return int(shape[0])
+    return None

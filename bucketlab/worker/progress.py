@@ -59,6 +59,7 @@ class Ending(msgspec.Struct, kw_only=True):
     ddp_modules: int = 0
     optimizer_steps: int = 0
     stopped_by_us: bool = False
+    study_over: bool = False
 
 
 class RankExit(msgspec.Struct, kw_only=True):

@@ -33,7 +33,7 @@ from bucketlab.link.nccl_log import check_link, explain, logs_of_process, what_w
 from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.runs import write_run
 from bucketlab.schema.analysis import RankAnalysis
-from bucketlab.schema.profile import Gradient, LinkPoint, Module
+from bucketlab.schema.profile import Gradient, LinkPoint, Module, Profile
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep, TopologySteps
 from bucketlab.trace.kineto import read_trace
 from bucketlab.worker import ddp, memory
@@ -316,16 +316,19 @@ class Session:
 
     def _report(self) -> None:
         self.exchange.report("report", self._rank_report())
-        if self.rank != 0:
-            return
-        reports = self.exchange.reports("report", RankReport, _RANK_SECONDS)
+        if self.rank == 0:
+            write_run(self._run_folder(), self._profile_from("report"), self.config.launch)
+
+    def _profile_from(self, key: str) -> Profile:
+        """On rank 0, of what the ranks reported under this key."""
+        reports = self.exchange.reports(key, RankReport, _RANK_SECONDS)
         not_valid = next((report.not_valid for report in reports if report and report.not_valid), None)
         if not_valid:
             raise WorkFailed(f"the emulation is not valid: {not_valid}. Emulate a slower link, or run on a faster one.")
         contradictions = [one for report in reports if report for one in report.contradictions]
         if contradictions:
             raise WorkFailed(explain(self.config.wanted_link, contradictions))
-        write_run(self._run_folder(), build_profile(self._facts(), reports))
+        return build_profile(self._facts(), reports)
 
     def _rank_report(self) -> RankReport:
         peak = self.peak_bytes or memory.peak_bytes(self.device)

@@ -20,7 +20,7 @@ import pytest
 
 from bucketlab.errors import BadInput
 from bucketlab.schema.tuning import CURRENT, TunedTrial, Tuning
-from bucketlab.tune.records import check_storage, fail_running, redacted, shown_url
+from bucketlab.tune.records import blame, check_storage, redacted, shown_url
 from tests.tune.simulated import train, tuned, tuner_of
 from tests.tune.worker import job
 
@@ -205,7 +205,7 @@ def test_a_reason_that_the_launcher_knows_stands_in_the_trial_and_its_candidate_
 ) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     killed_in(storage, "2 search")
-    fail_running(storage, "simulated", "rank 1 ended with exit code 137")
+    blame(storage, "simulated", 2, "rank 1 ended with exit code 137")
     result = gone_on_with(storage)
     failed = [trial for trial in result.trials if trial.state == "failed"]
     assert [(trial.number, trial.failure) for trial in failed] == [(2, "rank 1 ended with exit code 137")]

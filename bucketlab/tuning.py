@@ -1,0 +1,244 @@
+"""`bucketlab tune` and `run` from their options to a result: launch, watch, launch again while the study is not over.
+
+The study itself runs in rank 0 of the launched job (`worker/tune_session.py`) and is kept in its storage, so a launch
+that ends early costs the trial that it was in, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.launch.command import Job, launch_command
+from bucketlab.launch.diagnose import why_it_failed
+from bucketlab.launch.supervise import Outcome, supervise
+from bucketlab.link.sweep import Search, Sweep
+from bucketlab.profiling import pinned, print_stacks
+from bucketlab.schema.tuning import CURRENT, Tuning
+from bucketlab.tune.files import DATABASE, LiveStudy, find_result, load_result, read_live, study_name
+from bucketlab.tune.records import blame, check_storage, shown_url
+from bucketlab.worker.config import Setting, TuneTask, WorkerConfig
+from bucketlab.worker.progress import PHASES
+
+# Launches in a row that ended before they measured a single block.
+_MOST_IN_VAIN = 2
+_MOST_CRASHES = 8
+_FOREVER_SECONDS = 10 * 365 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What a user may set; None leaves it to the study."""
+
+    out: Path = Path("sweeps")
+    study: str | None = None
+    storage: str | None = None
+    trials: int = 40
+    steps: int | None = None
+    sweep: Sweep | None = None
+    emulate: Sweep | None = None
+    predict: bool = True
+    timeout_seconds: float = 1800.0
+    keep_running: bool = False
+    output_to_stderr: bool = False
+
+
+@dataclass(frozen=True)
+class Tuned:
+    folder: Path | None  # None on a node that rank 0 does not run on
+    result: Tuning | None
+    remarks: list[str]  # worth a line each on stderr
+
+
+def tune(job: Job, options: TuneOptions) -> Tuned:
+    """Runs one study to its end, in one launch of the job where the job lasts that long.
+
+    Raises:
+        BadInput: nothing was started: no such script or storage, a sweep's link that is not here.
+        WorkFailed: the study could not be finished; what it has measured is kept, and the same command goes on.
+    """
+    argv = launch_command(job)
+    further_environment = pinned(options.sweep)
+    folder, study, storage = _place(job, options)
+    check_storage(storage)
+    remarks: list[str] = []
+    in_vain = crashes = 0
+    while True:
+        began = time.time()
+        lives: list[LiveStudy] = []
+        outcome = supervise(
+            argv,
+            lambda control: _worker_config(job, options, folder, study, storage, control),
+            options.timeout_seconds,
+            options.output_to_stderr,
+            further_environment,
+            on_end=lambda control: _note_live(control, lives),  # noqa: B023  # called before the loop goes round
+        )
+        print_stacks(outcome)
+        if any(one.study_over for one in outcome.endings):
+            return _judge(outcome, job, argv, options, folder, began, remarks)
+        why = _why_not_over(outcome, job, argv, options)
+        if outcome.interrupted:
+            raise WorkFailed(f"{why} {_goes_on(study, storage)}")
+        live = lives[0] if lives else None
+        crashed = bool(outcome.exit_code) or outcome.stalled
+        if crashed and live is not None and live.in_force is not None:
+            blame(storage, study, live.in_force, why)
+        crashes += crashed
+        measured_something = any(PHASES[one.phase] == "tuning" and one.done for one in outcome.progress)
+        in_vain = 0 if measured_something or (live and live.in_force is not None) else in_vain + 1
+        if in_vain >= _MOST_IN_VAIN or crashes > _MOST_CRASHES or (crashed and not measured_something and live is None):
+            raise WorkFailed(f"{why} {_goes_on(study, storage) if live else ''}".strip())
+        remarks.append(f"launched again: {why if crashed else 'the script ended before the study did.'}")
+
+
+def _place(job: Job, options: TuneOptions) -> tuple[Path, str, str]:
+    """Folder, name and storage of the study. One that is finished is left alone: another number is taken."""
+    link = options.emulate or options.sweep
+    words = [*job.target, *(f"--{name}={value}" for name, value in job.options), *job.flags]
+    name = options.study or study_name(job.name, words, link.name if link else "")
+    folder = options.out / name
+    if options.study is None:
+        number = 2
+        while _is_finished(folder):
+            folder = options.out / f"{name}-{number}"
+            number += 1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot write to {folder}: {error.strerror}. Choose another folder with --out.") from error
+    storage = options.storage or f"sqlite:///{(folder / DATABASE).resolve()}"
+    return folder, folder.name, storage
+
+
+def _is_finished(folder: Path) -> bool:
+    try:
+        return load_result(folder).finished
+    except BadInput:
+        return False
+
+
+def _worker_config(
+    job: Job, options: TuneOptions, folder: Path, study: str, storage: str, control: Path
+) -> WorkerConfig:
+    link = options.emulate or options.sweep
+    return WorkerConfig(
+        out=str(folder.parent.resolve()),
+        run=folder.name,
+        control=str(control),
+        launcher_pid=os.getpid(),
+        script=job.script,
+        command=list(job.target),
+        task="tune",
+        tune=TuneTask(
+            study=study,
+            storage=storage,
+            folder=str(folder.resolve()),
+            trials=options.trials,
+            steps=options.steps,
+            search=link.search if link else Search(),
+            predict=options.predict,
+        ),
+        wanted_link=options.sweep.link.kind if options.sweep else "",
+        emulate=options.emulate.link if options.emulate else None,
+        keep_running=options.keep_running,
+    )
+
+
+def _note_live(control: Path, lives: list[LiveStudy]) -> None:
+    live = read_live(control)
+    if live is not None:
+        lives.append(live)
+
+
+def _why_not_over(outcome: Outcome, job: Job, argv: list[str], options: TuneOptions) -> str:
+    if not outcome.exit_code and not outcome.interrupted and not outcome.stalled:
+        failure = next((one.failure for one in outcome.endings if one.failure), None)
+        most = max((one.steps for one in outcome.endings), default=0)
+        if failure is None and most:
+            return f"{job.script} ended after {most} steps, before the study was over."
+    return why_it_failed(outcome, job, argv, options.timeout_seconds)
+
+
+def _judge(
+    outcome: Outcome,
+    job: Job,
+    argv: list[str],
+    options: TuneOptions,
+    folder: Path,
+    began: float,
+    remarks: list[str],
+) -> Tuned:
+    failure = next((one.failure for one in outcome.endings if one.failure), None)
+    if failure:
+        raise WorkFailed(failure)
+    ranks_here = [one.rank for one in outcome.endings if one.ddp_modules and one.steps]
+    if 0 not in ranks_here:
+        return Tuned(None, None, [*remarks, "rank 0 runs on another node: the result is there."])
+    result = load_result(folder)
+    if outcome.exit_code and options.keep_running:
+        raise WorkFailed(f"{why_it_failed(outcome, job, argv, options.timeout_seconds)} The study is in {folder}.")
+    return Tuned(folder, result, remarks)
+
+
+def _goes_on(study: str, storage: str) -> str:
+    return f"What study {study} has measured is kept in {shown_url(storage)}; the same command goes on."
+
+
+# ---- run --------------------------------------------------------------------------------------------------------
+
+
+def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool = False) -> None:
+    """Trains a job from its beginning with the setting that a study found.
+
+    Raises:
+        BadInput: there is no such study.
+        WorkFailed: the job failed.
+    """
+    argv = launch_command(job)
+    folder = find_result(study, out) if study is not None else _result_for(job, out)
+    result = load_result(folder)
+    setting = Setting(
+        candidate=result.best.candidate() if result.significant else CURRENT,
+        study=result.study,
+        job=result.job,
+        interconnect=result.interconnect if result.kind == "measured" else "",
+        bucket_bytes=(result.best if result.significant else result.baseline).bucket_bytes,
+    )
+    outcome = supervise(
+        argv,
+        lambda control: WorkerConfig(
+            out=str(out.resolve()),
+            run=folder.name,
+            control=str(control),
+            launcher_pid=os.getpid(),
+            script=job.script,
+            command=list(job.target),
+            task="apply",
+            setting=setting,
+            keep_running=True,
+        ),
+        _FOREVER_SECONDS,
+        output_to_stderr,
+        {},
+        plain=True,
+    )
+    if outcome.interrupted or outcome.exit_code:
+        raise WorkFailed(why_it_failed(outcome, job, argv, _FOREVER_SECONDS))
+
+
+def _result_for(job: Job, out: Path) -> Path:
+    """The newest result of a study of this script."""
+    found = []
+    for path in out.glob("*/result.json"):
+        try:
+            if load_result(path.parent).script == job.script:
+                found.append(path)
+        except BadInput:
+            continue
+    if not found:
+        raise BadInput(f"no study in {out} has tuned {job.script}. Tune it first: bucketlab tune {job.script}")
+    return max(found, key=lambda one: one.stat().st_mtime).parent

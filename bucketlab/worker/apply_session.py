@@ -1,0 +1,80 @@
+"""A training run with a stored setting: looks once whether the job is the one that it was found for, and lets it train.
+
+The setting itself went into DDP's constructor (`bootstrap`); nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from bucketlab.link.measured import path_name
+from bucketlab.schema.tuning import CURRENT, JobIdentity
+from bucketlab.tune.space import identity_of
+from bucketlab.worker import ddp
+from bucketlab.worker.session import Flow, Session
+from bucketlab.worker.setting import InPlace
+
+if TYPE_CHECKING:
+    from bucketlab.worker.config import Setting
+    from bucketlab.worker.observe import Observer
+
+_STEPS_UNTIL_LAYOUT = 5  # after which DDP tells the buckets that it trains with
+
+
+class ApplySession(Session):
+    def __init__(self, observer: Observer) -> None:
+        assert observer.config.setting is not None
+        self.setting: Setting = observer.config.setting
+        super().__init__(observer)
+
+    def flow(self) -> Flow:
+        for _ in range(_STEPS_UNTIL_LAYOUT):
+            yield
+        if self.rank != 0:
+            return
+        self.modules = self.observer.trained_modules()
+        built = InPlace(self.modules).bucket_bytes()
+        for line in self._what_differs(built):
+            print(f"bucketlab: {line}", file=sys.stderr)
+        if self.setting.candidate != CURRENT:
+            count = f"{len(built)} bucket{'s' if len(built) > 1 else ''}"
+            print(f"bucketlab: trains with {count}, the setting of study {self.setting.study}.", file=sys.stderr)
+
+    def _what_differs(self, built: list[int]) -> list[str]:
+        """Where this job is another one than the setting was found for."""
+        found = self.setting.job
+        if found is None:
+            return []
+        now = self._identity()
+        study = self.setting.study
+        differs = []
+        if now.gradients != found.gradients:
+            differs.append(
+                f"warning: the model has other gradients ({now.gradient_bytes / 2**20:.1f} MiB) than the one that "
+                f"study {study} tuned ({found.gradient_bytes / 2**20:.1f} MiB). Tune this one."
+            )
+        elif sorted(built) != sorted(self.setting.bucket_bytes):
+            differs.append(f"warning: DDP built other buckets than in study {study}. Tune again with this torch.")
+        if now.world_size != found.world_size:
+            differs.append(
+                f"warning: {now.world_size} ranks train here, study {study} had {found.world_size}. Tune with these."
+            )
+        hosts = self.world_size // int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        link = path_name(self.backend, found.world_size, hosts)
+        if self.setting.interconnect and link != self.setting.interconnect:
+            differs.append(f"warning: the link is another one, {link}; study {study} had {self.setting.interconnect}.")
+        return differs
+
+    def _identity(self) -> JobIdentity:
+        gradients = [
+            (number, parameter.numel() * parameter.element_size(), str(parameter.dtype).removeprefix("torch."))
+            for number, module in enumerate(self.modules)
+            for _, parameter in ddp.named_parameters(module)
+        ]
+        return identity_of(gradients, self.world_size)
+
+    def script_ends(self) -> None:
+        """Nothing is missing when a training run ends."""
+        self._flow = None

@@ -1,0 +1,250 @@
+"""One launch of a study, inside the training process: what the job is, then block after block of its own steps.
+
+Rank 0 holds the study and chooses; the others are told each block over the job's store. `flow` reads from top to
+bottom, as that of a profiled run, whose parts it uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from bucketlab.errors import BucketlabError, WorkFailed
+from bucketlab.link.sweep import curve_of
+from bucketlab.runs import write_json
+from bucketlab.schema.profile import Profile
+from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
+from bucketlab.tune import Block, JobFacts, Tuner
+from bucketlab.tune.files import PROFILE, RESULT, LiveStudy, write_live
+from bucketlab.tune.records import shown_url
+from bucketlab.worker import ddp
+from bucketlab.worker.emulate import Emulation
+from bucketlab.worker.session import Flow, Session
+from bucketlab.worker.setting import InPlace, why_not_in_place
+
+if TYPE_CHECKING:
+    from bucketlab.worker.config import TuneTask
+    from bucketlab.worker.observe import Observer, Step
+
+_STEPS_BEFORE = 12  # timed with nothing changed: what prediction starts from
+_SETTLE_STEPS = 2  # of a new reducer: DDP forms its buckets once more after the first
+_SETTLE_STEPS_STATIC = 3
+_NOT_USABLE_NS = 2**62  # a step with evaluation in it, say; the greatest of all ranks' times wins
+_USUAL_BATCH = 0.8  # of the steps seen have the same batch size; else sizes vary from step to step and say nothing
+
+# What went wrong with a block on some rank; the greatest number of all ranks' wins.
+_FAILURES = {
+    1: "the emulated link was not the slower one: what it gave is not valid",
+    2: "it could not be put in force",
+    3: "memory ran out while it was put in force",
+}
+
+
+class Order(msgspec.Struct, kw_only=True):
+    """What every rank does next."""
+
+    candidate: Candidate
+    steps: int  # to measure; 0: the study is over, and the candidate is what to train on with
+    settle_steps: int = 0
+    failure: str | None = None  # why the study is over before it was finished
+
+
+class TuneSession(Session):
+    """The part of a study that one process takes in one launch."""
+
+    def __init__(self, observer: Observer) -> None:
+        assert observer.config.tune is not None
+        self.task: TuneTask = observer.config.tune
+        self.tuner: Tuner | None = None
+        self.emulation: Emulation | None = None
+        self.over = False
+        super().__init__(observer)
+
+    # ---- the launch, top to bottom ------------------------------------------------------------------------------
+
+    def flow(self) -> Flow:
+        with self._phase("warm-up", self.config.warmup_steps):
+            while len(self.warm) < self.config.warmup_steps:
+                self.warm.append((yield))
+        self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
+        self._check_that_buckets_can_change()
+        self._look_at_memory_and_buckets()
+        if self.task.predict:
+            with self._phase("ready times", self.config.ready_steps + 1):
+                yield from self._take_ready_times()
+        if self.config.emulate is not None:
+            yield from self._emulate()
+        elif self.task.predict:
+            with self._phase("link"):
+                self._measure_link()
+        with self._phase("timing", _STEPS_BEFORE):
+            yield from self._time(_STEPS_BEFORE)
+        profile = self._gather()
+        if profile is not None:
+            self.tuner = self._open_study(profile)
+        with self._phase("tuning"):
+            yield from self._tune()
+        with self._phase("writing"):
+            self._write_result()
+
+    def _check_that_buckets_can_change(self) -> None:
+        reasons = [reason for module in self.modules if (reason := why_not_in_place(module))]
+        if reasons:
+            raise WorkFailed(
+                f"this job's buckets cannot be changed between two steps: {reasons[0]}. "
+                "Add --relaunch: each setting is then tried in a launch of its own."
+            )
+
+    def _emulate(self) -> Flow:
+        assert self.config.emulate is not None
+        curve = curve_of(self.config.emulate)
+        self.emulation = Emulation(curve, curve.concurrency)
+        for module in self.modules:
+            self.emulation.install(module)
+        for _ in range(_SETTLE_STEPS_STATIC + 1):
+            yield
+
+    def _gather(self) -> Profile | None:
+        """What is known of the job, on rank 0."""
+        self.exchange.report("before", self._rank_report())
+        return self._profile_from("before") if self.rank == 0 else None
+
+    def _open_study(self, profile: Profile) -> Tuner:
+        static = any(module.static_graph for module in self.modules) or self.task.search.static_graph
+        write_json(Path(self.task.folder) / PROFILE, profile)
+        return Tuner(
+            JobFacts.of(profile, ddp.takes_lists(), "measured" if self.config.emulate is None else "emulated"),
+            self.task.search,
+            self.task.storage,
+            self.task.study,
+            self.task.trials,
+            self.task.steps,
+            settle_steps=_SETTLE_STEPS_STATIC if static else _SETTLE_STEPS,
+            steps_before=self.observer.progress.steps if self.observer.progress else 0,
+        )
+
+    def _tune(self) -> Flow:
+        settings = InPlace(self.modules, self.emulation)
+        number = 0
+        while (order := self.exchange.from_rank_0(f"block/{number}", self._next_order(), Order)).steps:
+            failed = self._put_in_force(settings, order.candidate, number)
+            told: list[int] = []
+            if not failed:
+                for _ in range(order.settle_steps):
+                    yield
+                steps: list[Step] = []
+                self._begin_block()
+                for _ in range(order.steps):
+                    steps.append((yield))
+                told, failed = self._slowest(steps)
+            if self.tuner is not None:
+                self._tell(self.tuner, told, settings, failed)
+            number += 1
+            self._count_block()
+        self.over = self.observer.study_over = True
+        self._put_in_force(settings, order.candidate, number)
+        if order.failure is not None:
+            raise WorkFailed(order.failure)
+
+    # ---- a block ------------------------------------------------------------------------------------------------
+
+    def _next_order(self) -> Order:
+        """On rank 0 the next block, or the end of the study; whatever went wrong, the others must hear of it."""
+        if self.tuner is None:
+            return Order(candidate=CURRENT, steps=0)  # another rank's word counts
+        try:
+            block = self.tuner.next_block()
+            if block is None:
+                result = self.tuner.result()
+                return Order(candidate=result.best.candidate() if result.significant else CURRENT, steps=0)
+        except BucketlabError as error:
+            return Order(candidate=CURRENT, steps=0, failure=str(error))
+        self._show(block)
+        return Order(candidate=block.candidate, steps=block.steps, settle_steps=block.settle_steps)
+
+    def _put_in_force(self, settings: InPlace, candidate: Candidate, number: int) -> int:
+        """Changes the buckets on all ranks or on none; the number of a failure, or 0."""
+        if candidate == settings.in_force:
+            return 0
+        failure = 0
+        try:
+            settings.apply(candidate)
+        except (torch.OutOfMemoryError, MemoryError):
+            failure = 3
+        except RuntimeError as error:
+            self.notes.append(f"{candidate}: {error}")
+            failure = 2
+        if self.exchange.anybody(f"failed/{number}", bool(failure)):
+            settings.in_force = candidate  # on some ranks or in some modules
+            settings.apply(CURRENT)
+            return failure or 2
+        return 0
+
+    def _begin_block(self) -> None:
+        if self.emulation is not None:
+            self.emulation.reset()
+
+    def _slowest(self, steps: list[Step]) -> tuple[list[int], int]:
+        """Of each step that was as usual on all ranks the slowest rank's time, and whether something went wrong."""
+        clock = self._clock()
+        clock.settle()
+        walls = [clock.between(one.start, one.end) if self._is_usual(one) else _NOT_USABLE_NS for one in steps]
+        valid = self.emulation is None or self.emulation.report().valid
+        shared = torch.tensor([*walls, 0 if valid else 1], dtype=torch.int64, device=self.device)
+        dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.modules[0].process_group)
+        *slowest, failed = shared.tolist()
+        return [wall for wall in slowest if wall < _NOT_USABLE_NS], failed
+
+    def _is_usual(self, step: Step) -> bool:
+        return self._is_regular(step) and self._usual_batch() in (None, step.batch)
+
+    def _usual_batch(self) -> int | None:
+        seen = Counter(one.batch for one in self.warm + self.timed)
+        batch, count = seen.most_common(1)[0]
+        return batch if count >= _USUAL_BATCH * seen.total() else None
+
+    def _tell(self, tuner: Tuner, step_ns: list[int], settings: InPlace, failed: int) -> None:
+        block = tuner.next_block()
+        assert block is not None
+        failure = _FAILURES[failed] if failed else None
+        tuner.tell(block, step_ns, [] if failed else settings.bucket_bytes(), failure)
+
+    def _show(self, block: Block) -> None:
+        """For the launch on this host: what to show, and which trial to blame if the job dies now."""
+        assert self.tuner is not None
+        live = LiveStudy(progress=self.tuner.progress(), in_force=block.number)
+        with contextlib.suppress(OSError):  # a full disk; the study itself will say so
+            write_live(self.observer.control, live)
+
+    def _count_block(self) -> None:
+        if self.observer.progress is not None:
+            self.observer.progress.done += 1
+            self.observer.progress.write()
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """The script came to its end before the study did."""
+        self._write_result()
+
+    def _write_result(self) -> None:
+        if self.tuner is None:
+            return
+        result = self._with_facts(self.tuner.result())
+        self.tuner.close()
+        write_json(Path(self.task.folder) / RESULT, result)
+
+    def _with_facts(self, result: Tuning) -> Tuning:
+        return msgspec.structs.replace(
+            result,
+            script=self.config.script,
+            command=self.config.command,
+            storage=shown_url(self.task.storage),
+            notes=[*self.notes, *result.notes],
+        )
