@@ -97,10 +97,11 @@ def _in_folder(folder: Path) -> list[Path]:
 
 
 def _read_all(files: Sequence[Path], rules: classify.Rules) -> Iterator[list[RankAnalysis] | BadInput]:
-    """What `_read` makes of each file, in order; in processes where there are several files and cores."""
-    workers = min(len(files), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """What `_read` makes of each file, in order. With several cores, each file has a process, or one file several."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(len(files), cores)
     if workers < 2:
-        yield from (_read(file, rules) for file in files)
+        yield from (_read(file, rules, cores) for file in files)
         return
     import multiprocessing  # a tenth of the time of a small trace, and not needed for one
     from concurrent.futures import ProcessPoolExecutor
@@ -119,11 +120,11 @@ def _read_all(files: Sequence[Path], rules: classify.Rules) -> Iterator[list[Ran
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _read(file: Path, rules: classify.Rules) -> list[RankAnalysis] | BadInput:
+def _read(file: Path, rules: classify.Rules, processes: int = 1) -> list[RankAnalysis] | BadInput:
     try:
         if _is_summary(file):
             return read_summary(file)
-        return [analyze_trace(read_trace(file), rules)]
+        return [analyze_trace(read_trace(file, processes), rules)]
     except BadInput as refusal:
         return refusal
 

@@ -109,7 +109,7 @@ def _on_devices(trace: Trace, steps: Steps, rows: Int64s, rules: classify.Rules)
     else:
         step = np.zeros(len(rows), np.int64)
     kernels = events.category[rows] == Category.KERNEL
-    names = np.unique(events.name[rows[kernels]]).tolist()
+    names = np.flatnonzero(np.bincount(events.name[rows[kernels]])).tolist()  # np.unique would load numpy.ma
     communicates = classify.kernel_operations(trace.names, names, rules)
     collectives = kernel_collectives(trace, steps, rows, launch, step, communicates)
     kind = np.where(kernels, COMPUTE, MEMORY).astype(np.int8)
@@ -169,7 +169,7 @@ def _computing_threads(trace: Trace, steps: Steps, operators: Int64s) -> Int64s:
     events = trace.events
     backward = classify.matching(trace.names, classify.BACKWARD)[events.name[operators]]
     threads = np.union1d(steps.track[steps.track >= 0], events.track[operators[backward]])
-    return threads if len(threads) else np.unique(events.track[operators])
+    return threads if len(threads) else np.flatnonzero(np.bincount(events.track[operators]))
 
 
 def _measure(work: _Work, group: Int64s, count: int) -> _Measured:

@@ -82,7 +82,7 @@ class Host:
         found = np.full(len(times), -1, np.int64)
         events = self._events
         tracks = events.track[self.rows]
-        for thread in np.unique(track):
+        for thread in np.flatnonzero(np.bincount(track[track >= 0])):
             rows = self.rows[np.searchsorted(tracks, thread) : np.searchsorted(tracks, thread, "right")]
             here = np.flatnonzero(track == thread)
             if not len(rows):
@@ -270,13 +270,14 @@ def _may_be(named: str, called: str) -> bool:
 
 def _described(op: str, said: Iterable[CollectiveArgs | None], world_size: int | None) -> Description:
     """Each field from the first that says it; a collective that names no group is taken to be the whole job's."""
-    sources = [args for args in said if args is not None]
-
-    def first(field: str) -> object:
-        values = (getattr(args, field) for args in sources)
-        return next((value for value in values if value is not None and _is_plausible(value)), None)
-
-    merged = CollectiveArgs(**{field: first(field) for field in CollectiveArgs.__slots__})  # type: ignore[arg-type]
+    merged = CollectiveArgs()
+    for source in said:
+        if source is None:
+            continue
+        for field in CollectiveArgs.__slots__:
+            value = getattr(source, field)
+            if value is not None and getattr(merged, field) is None and _is_plausible(value):
+                setattr(merged, field, value)
     group_size = merged.group_size or (world_size if merged.group is None else None)
     elements = _elements(op, merged.in_elements, merged.out_elements, group_size)
     dtype, item_bytes = classify.dtype_of(merged.dtype) if merged.dtype else (None, None)

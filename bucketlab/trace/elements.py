@@ -97,6 +97,7 @@ class Document(Generic[T]):
     ) -> None:
         self.members: dict[str, msgspec.Raw] = {}  # what stands beside the events, complete once all pieces are read
         self.has_events = False
+        self.ends_with_events = False  # nothing stands between them and the end
         self.damage: list[str] = []
         self.malformed = 0  # elements that could not be repaired
         self.first_malformed: int | None = None  # where the first of them stands, in bytes of the unpacked text
@@ -116,7 +117,11 @@ class Document(Generic[T]):
             if opening not in (b"[", b"{"):
                 raise NoJson
             self._drop(1)
-            yield from self._array() if opening == b"[" else self._object()
+            if opening == b"[":
+                yield from self._array()
+                self.ends_with_events = True
+            else:
+                yield from self._object()
             if self._next():
                 self.damage.append(f"the trace ends at byte {self._at}, and the file does not")
             elif self._end:
@@ -137,7 +142,7 @@ class Document(Generic[T]):
                     yield from self._array()
                 if not self._text:
                     raise self._cut_off()
-                closed = self._text.startswith(b"}")
+                closed = self.ends_with_events = self._text.startswith(b"}")
                 self._drop(1)
                 continue
             try:

@@ -20,7 +20,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from bucketlab.trace import source
 from bucketlab.trace.columns import Category, CollectiveArgs, Events, Int8s, Int64s, Trace, Track
 from bucketlab.trace.decimals import LATEST_NS, nanoseconds
 from bucketlab.trace.elements import Document, NoJson
+from bucketlab.trace.sections import NoCut, Section, in_process, sections
 
 S = TypeVar("S", bound=msgspec.Struct)
 Bools = npt.NDArray[np.bool_]
@@ -65,6 +66,7 @@ _NOTHING = msgspec.Raw(b"")
 _MOST_OPEN = 100_000  # threads that nest so deep are none; the memory for them is bounded
 _LONGEST_NAME = 80  # in a warning
 _SAYS_NOTHING = CollectiveArgs()
+_ONLY_END = "only end"
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
@@ -131,24 +133,36 @@ _fields = functools.cache(msgspec.structs.fields)
 _decode_any = msgspec.json.Decoder(float_hook=str).decode
 
 
-def read_trace(path: str | Path) -> Trace:
+class _Read(NamedTuple):
+    """What one pass over a trace, or over a section of it, has found."""
+
+    document: Document[_Event]
+    columns: _Columns
+
+
+class _Joinable(NamedTuple):
+    """What a section that was read without any damage adds to the others."""
+
+    columns: _Columns
+    members: dict[str, bytes]
+
+
+def read_trace(path: str | Path, processes: int = 1) -> Trace:
     """Reads one rank's trace, gz or not.
 
     What can be survived becomes a line in `Trace.warnings`: a file that is cut off or damaged gives all events that
     are complete.
 
+    Args:
+        path: the file.
+        processes: how many may read it at once, of a large file a section each. They are forked, so that more than
+            one is for a program without threads.
+
     Raises:
         BadInput: the file cannot be read, is no trace, or holds no event that could be used.
     """
     path = Path(path)
-    columns = _Columns()
-    document = Document(source.blocks(path), _decode, _repair)
-    try:
-        for piece in document.pieces():
-            columns.add(piece)
-            piece.clear()  # so that the next piece is decoded into memory that the cache still holds
-    except NoJson:
-        raise BadInput(f"{path}: no JSON: want a trace as torch.profiler exports it") from None
+    document, columns = _read_in_sections(path, processes) or _read(path, source.blocks(path))
     if not columns.rows:
         raise BadInput(f"{path}: {'; '.join([_why_empty(document, columns), *_warnings(document, columns)])}")
     events, tracks = columns.finish()
@@ -168,6 +182,52 @@ def read_trace(path: str | Path) -> Trace:
         events_in_file=columns.complete,
         warnings=[f"{path}: {warning}" for warning in _warnings(document, columns)],
     )
+
+
+def _read(path: Path, blocks: Iterator[bytes]) -> _Read:
+    columns = _Columns()
+    document = Document(blocks, _decode, _repair)
+    try:
+        for piece in document.pieces():
+            columns.add(piece)
+            piece.clear()  # so that the next piece is decoded into memory that the cache still holds
+    except NoJson:
+        raise BadInput(f"{path}: no JSON: want a trace as torch.profiler exports it") from None
+    return _Read(document, columns)
+
+
+def _read_in_sections(path: Path, processes: int) -> _Read | None:
+    """None for what is small, is damaged, or cannot be cut: only who reads from the front can say what is wrong."""
+    parts = sections(path, processes)
+    if not parts:
+        return None
+    try:
+        with contextlib.ExitStack() as started:
+            results = [
+                started.enter_context(in_process(functools.partial(_joinable, path, part))) for part in parts[1:]
+            ]
+            document, columns = _read_section(path, parts[0])
+            for result in results:
+                more = result()
+                columns.join(more.columns)
+                document.members |= {name: msgspec.Raw(text) for name, text in more.members.items()}
+    except (NoCut, BadInput):
+        return None
+    return _Read(document, columns)
+
+
+def _joinable(path: Path, section: Section) -> _Joinable:
+    document, columns = _read_section(path, section)
+    return _Joinable(columns, {name: bytes(text) for name, text in document.members.items()})
+
+
+def _read_section(path: Path, section: Section) -> _Read:
+    """Raises NoCut unless the section is a whole and undamaged trace."""
+    document, columns = _read(path, section.blocks(path))
+    complete = document.ends_with_events or (section.high is None and document.has_events)
+    if not complete or document.damage or document.malformed or columns.has_halves:
+        raise NoCut
+    return _Read(document, columns)
 
 
 def _why_empty(document: Document[_Event], columns: _Columns) -> str:
@@ -353,6 +413,26 @@ class _Columns:
             self._parts.append(self._columns(rows, category, start, start + length))
             self.rows += len(rows)
 
+    @property
+    def has_halves(self) -> bool:
+        """Whether an event's begin or end was seen without the other, which may stand in another section."""
+        return self._open > 0 or _ONLY_END in self.oddities
+
+    def join(self, later: _Columns) -> None:
+        """Adds what was read from a later section, which is taken apart."""
+        name = np.fromiter(map(self.names.__getitem__, later.names), np.int32, len(later.names))
+        track = np.fromiter(map(self._tracks.__getitem__, later._tracks), np.int32, len(later._tracks))
+        for part in later._parts:
+            part.name, part.track = name[part.name], track[part.track]
+        self._parts += later._parts
+        self.collective_args |= {self.rows + row: said for row, said in later.collective_args.items()}
+        self.rows += later.rows
+        self.complete += later.complete
+        self._thread_names |= later._thread_names
+        for what, (count, named) in later.oddities.items():
+            so_far, first = self.oddities.get(what, (0, named))
+            self.oddities[what] = (so_far + count, first)
+
     def finish(self) -> tuple[Events, list[Track]]:
         """Everything that was added. Can be called once: it takes the parts apart to need no memory twice."""
         for begun in self._begun.values():
@@ -402,7 +482,7 @@ class _Columns:
                     self._open -= 1
                     yield _joined(begun_here.pop(), event)
                 else:
-                    self._note("only end", event)
+                    self._note(_ONLY_END, event)
 
     def _columns(self, rows: list[_Event], category: Int8s, start_ns: Int64s, end_ns: Int64s) -> Events:
         count = len(rows)

@@ -5,6 +5,7 @@ Unpacking a gz of 4.6 MB to 51.6 MB, CPU time, median of 5: zlib 68 ms, isal_zli
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -24,8 +25,8 @@ class Damaged(Exception):
     """The file cannot be read any further; says why. All that could be had was handed out before."""
 
 
-def blocks(path: Path) -> Iterator[bytes]:
-    """The content in order, in blocks of at most BLOCK_BYTES, none of them empty.
+def blocks(path: Path, skip: int = 0) -> Iterator[bytes]:
+    """The content in order but for its first `skip` bytes, in blocks of at most BLOCK_BYTES, none of them empty.
 
     Raises:
         BadInput: the file cannot be opened, is empty, or is packed in another way than gzip.
@@ -39,9 +40,33 @@ def blocks(path: Path) -> Iterator[bytes]:
             for magic, packer in _OTHER_PACKERS.items():
                 if first.startswith(magic):
                     raise BadInput(f"{path}: packed with {packer}: unpack it, or pack it with gzip")
-            yield from _unpacked(path, file, first) if first.startswith(_GZIP) else _plain(file, first)
+            if first.startswith(_GZIP):
+                yield from _without(skip, _unpacked(path, file, first))
+                return
+            if skip:
+                file.seek(skip)
+                first = _read(file, BLOCK_BYTES)
+            yield from _plain(file, first)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
+
+
+def unpacked_bytes(path: Path) -> int:
+    """The size of the content; of gzip what its end says, which is true of one member of under 4 GiB."""
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP)) == _GZIP
+        size = file.seek(0, os.SEEK_END)
+        if not packed:
+            return size
+        file.seek(max(0, size - 4))
+        return int.from_bytes(file.read(), "little")
+
+
+def _without(skip: int, content: Iterator[bytes]) -> Iterator[bytes]:
+    for block in content:
+        if len(block) > skip:
+            yield block[skip:] if skip else block
+        skip = max(0, skip - len(block))
 
 
 def _plain(file: BinaryIO, first: bytes) -> Iterator[bytes]:
