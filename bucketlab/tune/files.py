@@ -13,7 +13,6 @@ from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.tuner import Progress
 
 RESULT = "result.json"
-PROFILE = "profile.json"  # of the launch that measured last: what prediction began with
 DATABASE = "study.db"
 _LIVE = "study.json"
 

@@ -117,16 +117,16 @@ class Records:
 
     def load(self, job: JobIdentity) -> Future[Stored]:
         """Opens the study, made anew where there is none. The future raises BadInput."""
-        return self._thread.submit(self._load, job)
+        return self._submit(self._load, job)
 
     def also(self, work: Callable[[], T]) -> Future[T]:
         """Something else that the training need not wait for."""
-        return self._thread.submit(work)
+        return self._submit(work)
 
     def create(
         self, record: TrialRecord, params: dict[str, Any], distributions: dict[str, BaseDistribution]
     ) -> Future[Created]:
-        return self._thread.submit(self._create, record, params, distributions)
+        return self._submit(self._create, record, params, distributions)
 
     def measured(self, trial: Created, record: TrialRecord) -> None:
         self._write(lambda storage: storage.set_trial_user_attr(trial.trial_id, "bucketlab", _plain(record)))
@@ -151,7 +151,15 @@ class Records:
 
     def flush(self) -> None:
         """Waits until all is written."""
-        self._thread.submit(lambda: None).result()
+        self._submit(lambda: None).result()
+
+    def _submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        try:
+            return self._thread.submit(work, *arguments)
+        except RuntimeError:  # the interpreter is shutting down, and has waited for the thread already
+            done: Future[T] = Future()
+            done.set_result(work(*arguments))
+            return done
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -169,7 +177,7 @@ class Records:
             except Exception as error:  # whatever a database does, the training goes on
                 self.trouble = f"the study could not be written to any more: {_reason(error, self.url)}"
 
-        return self._thread.submit(guarded)
+        return self._submit(guarded)
 
     def _load(self, job: JobIdentity) -> Stored:
         self._storage = open_storage(self.url)

@@ -15,13 +15,13 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from bucketlab.errors import BucketlabError, WorkFailed
+from bucketlab.errors import BadInput, BucketlabError, WorkFailed
 from bucketlab.link.sweep import curve_of
-from bucketlab.runs import write_json
+from bucketlab.runs import PROFILE, load_profile, write_json
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune import Block, JobFacts, Tuner
-from bucketlab.tune.files import PROFILE, RESULT, LiveStudy, write_live
+from bucketlab.tune.files import RESULT, LiveStudy, write_live
 from bucketlab.tune.records import shown_url
 from bucketlab.worker import ddp
 from bucketlab.worker.emulate import Emulation
@@ -75,19 +75,23 @@ class TuneSession(Session):
         self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
         self._check_that_buckets_can_change()
         self._look_at_memory_and_buckets()
-        if self.task.predict:
+        known = self._known_from_before()
+        is_known = self.exchange.from_rank_0("known", known is not None, bool)
+        measure = self.task.predict and not is_known
+        if measure:
             with self._phase("ready times", self.config.ready_steps + 1):
                 yield from self._take_ready_times()
         if self.config.emulate is not None:
             yield from self._emulate()
-        elif self.task.predict:
+        elif measure:
             with self._phase("link"):
                 self._measure_link()
-        with self._phase("timing", _STEPS_BEFORE):
-            yield from self._time(_STEPS_BEFORE)
-        profile = self._gather()
-        if profile is not None:
-            self.tuner = self._open_study(profile)
+        if not is_known:
+            with self._phase("timing", _STEPS_BEFORE):
+                yield from self._time(_STEPS_BEFORE)
+            known = self._gather()
+        if known is not None:
+            self.tuner = self._open_study(known)
         with self._phase("tuning"):
             yield from self._tune()
         with self._phase("writing"):
@@ -109,6 +113,18 @@ class TuneSession(Session):
             self.emulation.install(module)
         for _ in range(_SETTLE_STEPS_STATIC + 1):
             yield
+
+    def _known_from_before(self) -> Profile | None:
+        """On rank 0: what an earlier launch of this study has measured of the job, if it is still the same job."""
+        if self.rank != 0:
+            return None
+        try:
+            before = load_profile(Path(self.task.folder))
+        except BadInput:
+            return None
+        now = self._facts()
+        same = before.world_size == self.world_size and before.modules == now.modules
+        return before if same else None
 
     def _gather(self) -> Profile | None:
         """What is known of the job, on rank 0."""
