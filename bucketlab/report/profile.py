@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab.analysis import advice
-from bucketlab.report import timeline, units
+from bucketlab.report import timeline, topologies, units
 from bucketlab.schema.profile import (
     Bucket,
     Link,
@@ -134,6 +134,7 @@ def _sections(profile: Profile, page: _Page) -> list[_Section]:
         _buckets,
         _ranks,
         _link,
+        _topologies,
         _prediction,
         _memory,
         _not_measured,
@@ -489,6 +490,12 @@ def _link(profile: Profile, page: _Page) -> _Section | None:
         body.append(_link_table(link, points, page))
     how = "measured while nothing else ran" if link.kind == "measured" else "emulated: it was not there"
     return _Section("Link", f"{how}; nccl-tests' terms", body)
+
+
+def _topologies(profile: Profile, page: _Page) -> _Section | None:
+    if not profile.topologies:
+        return None
+    return _Section("Topologies", topologies.REMARK, topologies.comparison(profile.topologies, page.table))
 
 
 def _link_table(link: Link, points: Sequence[LinkPoint], page: _Page) -> Table:
