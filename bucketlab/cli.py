@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -122,9 +123,7 @@ def profile(
     from bucketlab.profiling import profile as run
 
     if emulate and compare_topologies:
-        raise BadInput(
-            "--compare-topologies takes the real link, --emulate one that is not there: give one of them."
-        )
+        raise BadInput("--compare-topologies takes the real link, --emulate one that is not there: give one of them.")
     job = _job(target, own_launcher, launch)
     options = ProfileOptions(
         out=out,
@@ -157,6 +156,177 @@ def _show_profile(folder: Path, as_json: bool) -> None:
     from bucketlab.report.profile import print_profile
 
     print_profile(load_profile(folder), Console(), folder)
+
+
+_STUDY_OPTIONS = [
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("sweeps"),
+        help="Folder of studies.",
+        show_default=True,
+    ),
+    click.option("--study", help="Name of the study; one that exists goes on.  [default: one for each command]"),
+    click.option("--storage", metavar="URL", help="Where Optuna keeps it.  [default: SQLite in the study's folder]"),
+    click.option("--trials", type=click.IntRange(1), default=40, help="Layouts to try.", show_default=True),
+    click.option("--steps", type=click.IntRange(50), help="Training steps to spend in a launch, at most."),
+    click.option("--emulate", metavar="NAME|FILE", help="Tune on a sweep's link that is not there."),
+    click.option("--no-prediction", is_flag=True, help="Do not begin with what prediction thinks best."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(1),
+        default=1800.0,
+        help="Seconds without a step before the job is stopped.",
+        show_default=True,
+    ),
+]
+
+
+def _study_options(command: Any) -> Any:
+    for option in reversed(_STUDY_OPTIONS):
+        command = option(command)
+    return command
+
+
+@cli.command(cls=_LaunchCommand, context_settings={"allow_interspersed_args": False})
+@_launch_options
+@_study_options
+@click.option("--relaunch", is_flag=True, help="Try each setting in a launch of its own: slow, for jobs that need it.")
+@click.option("--sweep", "sweeps", multiple=True, metavar="NAME|FILE", help="Link and search space; one study each.")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="Print result.json on stdout, and nothing else there.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]")
+def tune(
+    target: tuple[str, ...],
+    own_launcher: bool,
+    out: Path,
+    study: str | None,
+    storage: str | None,
+    trials: int,
+    steps: int | None,
+    emulate: str | None,
+    no_prediction: bool,
+    timeout: float,
+    relaunch: bool,
+    sweeps: tuple[str, ...],
+    runs: Path,
+    as_json: bool,
+    **launch: Any,
+) -> None:
+    """Find the bucket size that trains SCRIPT fastest, with a confidence interval, in one launch of it.
+
+    The buckets are changed between training steps; the script is not, and ends when the answer is found. Without a
+    SCRIPT, the one last profiled.
+    """
+    from bucketlab.link.sweep import load_sweep
+    from bucketlab.tuning import TuneOptions
+    from bucketlab.tuning import tune as run
+
+    if emulate and sweeps:
+        raise BadInput("--sweep pins a link that is here, --emulate stands in for one that is not: give one of them.")
+    job = _job(target, own_launcher, launch) if target else _last_profiled(runs, launch)
+    names: tuple[str | None, ...] = sweeps or (None,)
+    loaded = [load_sweep(name) if name else None for name in names]
+    tuned = []
+    for sweep in loaded:
+        options = TuneOptions(
+            out=out,
+            study=study if len(loaded) == 1 or not study or sweep is None else f"{study}-{sweep.name}",
+            storage=storage,
+            trials=trials,
+            steps=steps,
+            sweep=sweep,
+            emulate=load_sweep(emulate) if emulate else None,
+            predict=not no_prediction,
+            timeout_seconds=timeout,
+            relaunch=relaunch,
+            output_to_stderr=as_json,
+        )
+        done = run(job, options)
+        _say_all(done.remarks)
+        if not as_json:
+            _show_study(done.folder)
+        if done.result is not None:
+            tuned.append(done.result)
+    if as_json and tuned:
+        _print_json(tuned[0] if len(loaded) == 1 else tuned)
+
+
+def _last_profiled(runs: Path, launch: dict[str, Any]) -> Any:
+    from bucketlab.launch.command import Job
+    from bucketlab.runs import find_run, load_card
+
+    if any(launch[name.replace("-", "_")] is not None for name in TORCHRUN_OPTIONS):
+        raise BadInput("launch options need a script after them. Usage: bucketlab tune [options] train.py")
+    card = load_card(find_run(None, runs))
+    how = card.launch
+    if how.folder and how.folder != str(Path.cwd()):
+        raise BadInput(f"run {card.run} was launched in {how.folder}. Go there, or name the script.")
+    _say(f"tunes what was profiled last: {' '.join(card.command)}")
+    return Job(tuple(card.command), how.own_launcher, tuple(how.options.items()), tuple(how.flags))
+
+
+def _show_study(folder: Path | None) -> None:
+    from rich.console import Console
+
+    from bucketlab.report.tuning import print_tuning
+    from bucketlab.tune.files import load_result
+
+    if folder is not None:
+        console = Console()
+        print_tuning(load_result(folder), console)
+        console.print(f"\nStudy: {folder}", soft_wrap=True, highlight=False)
+
+
+@cli.command(cls=_LaunchCommand, context_settings={"allow_interspersed_args": False})
+@_launch_options
+@click.option("--autotune", is_flag=True, help="Tune in the first steps, then train on with what was found.")
+@_study_options
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+def run(
+    target: tuple[str, ...],
+    own_launcher: bool,
+    autotune: bool,
+    out: Path,
+    study: str | None,
+    storage: str | None,
+    trials: int,
+    steps: int | None,
+    emulate: str | None,
+    no_prediction: bool,
+    timeout: float,
+    **launch: Any,
+) -> None:
+    """Train SCRIPT with the bucket setting that a study found for it; the script is not changed.
+
+    The options of studies matter to --autotune alone, but for --out and --study, which say where the setting is.
+    """
+    from bucketlab.tuning import TuneOptions, run_with
+    from bucketlab.tuning import tune as run_study
+
+    job = _job(target, own_launcher, launch)
+    if not autotune:
+        run_with(job, study, out)
+        return
+    if emulate:
+        raise BadInput("--autotune trains on, and --emulate slows training down: give one of them.")
+    done = run_study(
+        job,
+        TuneOptions(
+            out=out,
+            study=study,
+            storage=storage,
+            trials=trials,
+            steps=steps,
+            predict=not no_prediction,
+            timeout_seconds=timeout,
+            keep_running=True,
+        ),
+    )
+    _say_all(done.remarks)
+    _show_study(done.folder)
 
 
 @cli.command()
@@ -329,6 +499,7 @@ def analyze(
     rules = classify.Rules.from_toml(collectives) if collectives else classify.BUILT_IN
     with files_bar("reading traces") as on_file:
         analysis = analyze_paths(paths, rules, on_file)
+    gc.freeze()  # at its end Python would look through all that is left for garbage: 13 of 250 ms
     if summaries:
         write_summaries(analysis, summaries)
     if as_json:
@@ -385,6 +556,11 @@ def _print_json(document: object) -> None:
     import msgspec
 
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+def _say_all(lines: Sequence[str]) -> None:
+    for line in lines:
+        _say(line)
 
 
 def _say(line: str) -> None:

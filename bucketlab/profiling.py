@@ -16,7 +16,7 @@ from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.detect import find_links, what_is_lacking
 from bucketlab.link.sweep import Sweep, environment_on
 from bucketlab.runs import PROFILE, reserve_folder
-from bucketlab.worker.config import Launch, WorkerConfig
+from bucketlab.worker.config import Launch, Setting, WorkerConfig
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class ProfileOptions:
     link_seconds: float = 3.0
     timeout_seconds: float = 1800.0
     keep_running: bool = False
+    only_time: bool = False  # no trace, no ready times, no link
+    setting: Setting | None = None  # for DDP's constructor, in place of the script's own
     output_to_stderr: bool = False
 
 
@@ -92,6 +94,8 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         wanted_link=options.sweep.link.kind if options.sweep else "",
         emulate=options.emulate.link if options.emulate else None,
         keep_running=options.keep_running,
+        only_time=options.only_time,
+        setting=options.setting,
         warmup_steps=options.warmup_steps,
         timed_steps=options.timed_steps,
         traced_steps=options.traced_steps,

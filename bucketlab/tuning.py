@@ -16,9 +16,10 @@ from bucketlab.launch.command import Job, launch_command
 from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.sweep import Search, Sweep
-from bucketlab.profiling import pinned, print_stacks
+from bucketlab.profiling import ProfileOptions, pinned, print_stacks
+from bucketlab.relaunching import tune_by_launches
 from bucketlab.schema.tuning import CURRENT, Tuning
-from bucketlab.tune.files import DATABASE, LiveStudy, find_result, load_result, read_live, study_name
+from bucketlab.tune.files import DATABASE, RESULT, LiveStudy, find_result, load_result, read_live, study_name
 from bucketlab.tune.records import blame, check_storage, shown_url
 from bucketlab.worker.config import Setting, TuneTask, WorkerConfig
 from bucketlab.worker.progress import PHASES
@@ -43,6 +44,7 @@ class TuneOptions:
     predict: bool = True
     timeout_seconds: float = 1800.0
     keep_running: bool = False
+    relaunch: bool = False  # each block in a launch of its own, its setting given to DDP's constructor
     output_to_stderr: bool = False
 
 
@@ -64,6 +66,19 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
     further_environment = pinned(options.sweep)
     folder, study, storage = _place(job, options)
     check_storage(storage)
+    if options.relaunch:
+        task = _task(options, folder, study, storage)
+        result = tune_by_launches(
+            job,
+            task,
+            ProfileOptions(
+                sweep=options.sweep,
+                emulate=options.emulate,
+                timeout_seconds=options.timeout_seconds,
+                output_to_stderr=options.output_to_stderr,
+            ),
+        )
+        return Tuned(folder if result else None, result, [])
     remarks: list[str] = []
     in_vain = crashes = 0
     while True:
@@ -84,6 +99,8 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         if outcome.interrupted:
             raise WorkFailed(f"{why} {_goes_on(study, storage)}")
         live = lives[0] if lives else None
+        if options.keep_running and not outcome.exit_code and (folder / RESULT).is_file():
+            return Tuned(folder, load_result(folder), [f"{why} It has trained to its own end."])
         crashed = bool(outcome.exit_code) or outcome.stalled
         if crashed and live is not None and live.in_force is not None:
             blame(storage, study, live.in_force, why)
@@ -124,7 +141,6 @@ def _is_finished(folder: Path) -> bool:
 def _worker_config(
     job: Job, options: TuneOptions, folder: Path, study: str, storage: str, control: Path
 ) -> WorkerConfig:
-    link = options.emulate or options.sweep
     return WorkerConfig(
         out=str(folder.parent.resolve()),
         run=folder.name,
@@ -133,18 +149,23 @@ def _worker_config(
         script=job.script,
         command=list(job.target),
         task="tune",
-        tune=TuneTask(
-            study=study,
-            storage=storage,
-            folder=str(folder.resolve()),
-            trials=options.trials,
-            steps=options.steps,
-            search=link.search if link else Search(),
-            predict=options.predict,
-        ),
+        tune=_task(options, folder, study, storage),
         wanted_link=options.sweep.link.kind if options.sweep else "",
         emulate=options.emulate.link if options.emulate else None,
         keep_running=options.keep_running,
+    )
+
+
+def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneTask:
+    link = options.emulate or options.sweep
+    return TuneTask(
+        study=study,
+        storage=storage,
+        folder=str(folder.resolve()),
+        trials=options.trials,
+        steps=options.steps,
+        search=link.search if link else Search(),
+        predict=options.predict,
     )
 
 

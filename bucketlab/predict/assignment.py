@@ -14,6 +14,7 @@ from itertools import accumulate
 from bucketlab.schema.profile import Module
 
 MIB = 2**20
+_LISTS_SINCE = (2, 13)
 DEFAULT_CAP_BYTES = 25 * MIB
 DEFAULT_FIRST_BYTES = MIB
 
@@ -84,3 +85,9 @@ class _OpenBucket:
     members: list[int] = field(default_factory=list)
     bytes: int = 0
     closed: int = 0  # buckets of this kind before it
+
+
+def takes_lists(torch_release: str) -> bool:
+    """Whether DDP of this release takes a capacity for each bucket; an explicit one then holds for the first, too."""
+    parts = torch_release.split("+")[0].split(".")[:2]
+    return not all(part.isdigit() for part in parts) or tuple(map(int, parts)) >= _LISTS_SINCE

@@ -54,6 +54,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     task: Literal["profile", "tune", "apply"] = "profile"
     tune: TuneTask | None = None
     setting: Setting | None = None
+    only_time: bool = False  # steps are timed, and nothing else is measured
     wanted_link: str = ""  # kind of the sweep's link, which NCCL must have used
     emulate: LinkModel | None = None  # link to run the job on, in place of the real one
     keep_running: bool = False

@@ -112,6 +112,10 @@ class Session:
             with self._phase("timing", _FEWEST_TIMED):
                 yield from self._time(min(_FEWEST_TIMED, self.config.timed_steps or _FEWEST_TIMED))
             self._look_at_memory_and_buckets()
+            if self.config.only_time:
+                yield from self._time(self._agree_on_more_timed_steps())
+                self._report()
+                return
             with self._phase("tracing", self.config.traced_steps + 1):
                 yield from self._trace()
         with self._phase("ready times", self.config.ready_steps + 1):
