@@ -34,8 +34,8 @@ def analyze_paths(
     """Reads traces and summaries and merges them.
 
     Args:
-        paths: files, and folders that are searched for them. Of a folder with files named `*.pt.trace.json[.gz]`
-            only those count, else all `*.json[.gz]`.
+        paths: files, pipes, "-" for the standard input, and folders that are searched for files. Of a folder with
+            files named `*.pt.trace.json[.gz]` only those count, else all `*.json[.gz]`.
         rules: which kernels are collectives.
         on_file: called with how many files have been read, and of how many.
 
@@ -79,7 +79,9 @@ def find_traces(paths: Iterable[str | Path]) -> list[Path]:
     """The files meant by paths, in order of name within a folder. Raises BadInput where a path leads to none."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
-        if path.is_dir():
+        if str(path) == "-":
+            found[Path("/dev/stdin")] = None
+        elif path.is_dir():
             found |= dict.fromkeys(_in_folder(path))
         elif path.exists():
             found[path] = None
@@ -122,7 +124,7 @@ def _read_all(files: Sequence[Path], rules: classify.Rules) -> Iterator[list[Ran
 
 def _read(file: Path, rules: classify.Rules, processes: int = 1) -> list[RankAnalysis] | BadInput:
     try:
-        if _is_summary(file):
+        if file.is_file() and _is_summary(file):  # of a pipe the first bytes can be read only once
             return read_summary(file)
         return [analyze_trace(read_trace(file, processes), rules)]
     except BadInput as refusal:

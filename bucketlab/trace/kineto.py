@@ -18,6 +18,7 @@ import json
 import math
 import operator
 import re
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
@@ -67,6 +68,7 @@ _MOST_OPEN = 100_000  # threads that nest so deep are none; the memory for them 
 _LONGEST_NAME = 80  # in a warning
 _SAYS_NOTHING = CollectiveArgs()
 _ONLY_END = "only end"
+_RECENT_S = 10  # a profiler that writes does not pause so long
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
@@ -140,6 +142,34 @@ class _Read(NamedTuple):
     columns: _Columns
 
 
+class _State(NamedTuple):
+    """Of a file."""
+
+    size_bytes: int
+    changed_ns: int
+
+
+def _size_and_time(path: Path) -> _State | None:
+    """None for what is no file, and so has none."""
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            state = path.stat()
+            return _State(state.st_size, state.st_mtime_ns)
+    return None
+
+
+def _still_written(before: _State | None, after: _State | None) -> str | None:
+    """Why a trace that ends too early may be whole in a while."""
+    if before is None or after is None:
+        return None
+    if before != after:
+        return "it was written to while it was read: analyze it again when it is finished"
+    age_s = (time.time_ns() - after.changed_ns) / 1e9
+    if 0 <= age_s < _RECENT_S:
+        return f"it was written to {age_s:.0f} s ago and may not be finished: if so, analyze it again later"
+    return None
+
+
 class _Joinable(NamedTuple):
     """What a section that was read without any damage adds to the others."""
 
@@ -162,7 +192,10 @@ def read_trace(path: str | Path, processes: int = 1) -> Trace:
         BadInput: the file cannot be read, is no trace, or holds no event that could be used.
     """
     path = Path(path)
+    before = _size_and_time(path)
     document, columns = _read_in_sections(path, processes) or _read(path, source.blocks(path))
+    if document.damage and (why := _still_written(before, _size_and_time(path))):
+        document.damage[-1] += f"; {why}"
     if not columns.rows:
         raise BadInput(f"{path}: {'; '.join([_why_empty(document, columns), *_warnings(document, columns)])}")
     events, tracks = columns.finish()

@@ -78,6 +78,28 @@ def test_a_trace_cut_off_at_any_byte_gives_every_complete_event_and_tells_the_pl
         assert re.search(r"\d", warning.replace("trace.json", "")), warning
 
 
+def test_a_file_that_is_still_written_is_told_from_one_that_was_cut_off(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(TEXT[: ENDS[2]])
+    assert any("may not be finished" in warning for warning in read_trace(path).warnings)
+
+    os.utime(path, (1, 1))
+    assert read_trace(path).warnings == [f"{path}: cut off at byte {ENDS[2]}"]
+
+    def append_meanwhile(*given):
+        with path.open("ab") as file:
+            file.write(b",")
+        return elements.Document(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kineto, "Document", append_meanwhile)
+        assert any("while it was read" in warning for warning in read_trace(path).warnings)
+
+
+def test_a_whole_trace_that_was_just_written_is_not_warned_of(tmp_path):
+    assert read(tmp_path, TEXT).warnings == []
+
+
 def test_a_bare_array_cut_off_at_any_byte_gives_every_complete_event(tmp_path, pieces):
     text = f"[{', '.join(EVENTS)}]".encode()
     for size in range(len(text)):

@@ -131,3 +131,31 @@ def test_a_pipe_is_read_like_a_file(tmp_path):
     writer.start()
     assert content(pipe) == (TEXT, None)
     writer.join()
+
+
+def test_a_pipe_is_waited_for_as_long_as_somebody_writes_to_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    opened, go = threading.Event(), threading.Event()
+
+    def write():
+        with pipe.open("wb") as file:
+            opened.set()
+            go.wait(20)
+            file.write(gzip.compress(TEXT))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reader = threading.Timer(0.2, go.set)
+    reader.start()
+    assert content(pipe) == (TEXT, None)
+    assert opened.is_set()
+    writer.join()
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "_WAIT_FOR_WRITER_MS", 20)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(BadInput, match="nobody writes to"):
+        content(pipe)
