@@ -1,0 +1,249 @@
+"""`bucketlab tune` and `bucketlab run` as users call them, on real torchrun launches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+import optuna
+import pytest
+
+from bucketlab.schema.tuning import SCHEMA, Tuning
+from bucketlab.tune.files import RESULT, find_result, load_result
+from tests.commands import SCRIPTS, bucketlab, profiled, start
+
+PLAIN = SCRIPTS / "plain.py"
+LONG = {"STEPS": "100000"}  # ended by the study
+
+
+def tuned(*arguments: str | Path, cwd: Path, environment: dict[str, str] = LONG) -> Tuning:
+    done = bucketlab("tune", "--json", *arguments, cwd=cwd, environment=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return msgspec.json.decode(done.stdout, type=Tuning)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuning]:
+    folder = tmp_path_factory.mktemp("study")
+    return folder, tuned("--trials", "4", PLAIN, cwd=folder)
+
+
+def test_one_launch_gives_a_setting_with_an_interval(study: tuple[Path, Tuning]) -> None:
+    _, result = study
+    assert result.schema == SCHEMA
+    assert result.kind == "measured"
+    assert result.finished
+    assert result.ci95 is not None
+    assert result.speedup is not None
+    assert result.ci95[0] <= result.speedup <= result.ci95[1]
+    assert result.significant == (result.ci95[0] > 0)
+    assert result.rounds >= 12
+    assert result.current_is_default
+    assert "2 ranks within one host" in result.interconnect
+
+
+def test_the_buckets_of_every_trial_were_read_back_from_ddp(study: tuple[Path, Tuning]) -> None:
+    _, result = study
+    gradient_bytes = result.job.gradient_bytes
+    assert all(sum(trial.bucket_bytes) == gradient_bytes for trial in result.trials)
+    assert not any(trial.built_otherwise for trial in result.trials)
+    assert len({tuple(trial.bucket_bytes) for trial in result.trials}) == len(result.trials)
+
+
+def test_result_json_is_what_was_printed_and_optuna_opens_the_study(study: tuple[Path, Tuning]) -> None:
+    folder, result = study
+    stored = find_result(None, folder / "sweeps")
+    assert load_result(stored) == result
+    opened = optuna.load_study(study_name=result.study, storage=f"sqlite:///{stored}/study.db")
+    assert {trial.number for trial in opened.trials} >= {trial.number for trial in result.trials}
+    assert all(trial.state.is_finished() for trial in opened.trials)
+
+
+def test_the_same_command_after_a_finished_study_begins_another(study: tuple[Path, Tuning]) -> None:
+    folder, result = study
+    again = tuned("--trials", "4", PLAIN, cwd=folder)
+    assert again.study == f"{result.study}-2"
+    assert load_result(folder / "sweeps" / result.study) == result
+
+
+def test_without_a_script_the_one_last_profiled_is_tuned(tmp_path: Path) -> None:
+    profiled(PLAIN, "--steps", "20", "--nproc-per-node", "2", cwd=tmp_path, environment=LONG)
+    result = tuned("--trials", "1", cwd=tmp_path)
+    assert result.command == [str(PLAIN)]
+    assert result.job.world_size == 2
+
+
+def test_without_a_script_and_without_a_profile_it_says_what_to_do(tmp_path: Path) -> None:
+    done = bucketlab("tune", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "bucketlab profile" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_that_ends_early_is_launched_again_and_the_study_goes_on(tmp_path: Path) -> None:
+    result = tuned("--trials", "2", "--steps", "400", PLAIN, cwd=tmp_path, environment={"STEPS": "500"})
+    assert len([trial for trial in result.trials if not trial.is_current]) == 2
+    assert result.rounds >= 1
+
+
+def test_a_setting_that_kills_a_rank_fails_with_its_reason_and_is_not_tried_again(tmp_path: Path) -> None:
+    done = bucketlab(
+        "tune", "--json", "--trials", "4", SCRIPTS / "crashes_above.py", "1.2", cwd=tmp_path, environment=LONG
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = msgspec.json.decode(done.stdout, type=Tuning)
+    failed = [trial for trial in result.trials if trial.state == "failed"]
+    assert failed
+    assert all("out of memory" in (trial.failure or "") for trial in failed)
+    assert all(sum(trial.bucket_bytes == one.bucket_bytes for one in result.trials) == 1 for trial in failed)
+    assert any(trial.state == "complete" and not trial.is_current for trial in result.trials)
+    assert result.best.bucket_cap_mb is None or result.best.bucket_cap_mb <= 1.2
+
+
+def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) -> None:
+    command = ["tune", "--json", "--trials", "6", "--study", "killed", PLAIN]
+    storage = f"sqlite:///{tmp_path}/sweeps/killed/study.db"
+    process = start(*command, cwd=tmp_path, environment=LONG)
+    while len(_finished(storage)) < 3:
+        assert process.poll() is None
+        time.sleep(0.2)
+    _kill_all(process.pid)
+    process.wait()
+    before = _finished(storage)
+    result = tuned(*command[2:], cwd=tmp_path)
+    after = _finished(storage)
+    assert after[: len(before)] == before
+    assert len([trial for trial in result.trials if not trial.is_current]) == 6
+    assert result.finished
+
+
+def _finished(storage: str) -> list[tuple[int, float | None]]:
+    if not Path(storage.removeprefix("sqlite:///")).is_file():
+        return []
+    try:
+        trials = optuna.load_study(study_name="killed", storage=storage).trials
+    except (KeyError, AssertionError, optuna.exceptions.StorageInternalError):
+        return []  # not made yet
+    return [(one.number, one.value) for one in trials if one.state == optuna.trial.TrialState.COMPLETE]
+
+
+def _kill_all(root: int) -> None:
+    """The command, torchrun and the ranks at once, as a lost machine would."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    family = {root}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    for pid in family:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_job_whose_buckets_cannot_change_in_place_is_told_of_relaunch(tmp_path: Path) -> None:
+    script = SCRIPTS / "sparse_embedding.py"
+    done = bucketlab("tune", "--trials", "2", script, cwd=tmp_path, environment=LONG)
+    assert done.returncode == 1
+    assert "sparse gradients" in done.stderr
+    assert "--relaunch" in done.stderr
+
+
+def test_with_relaunch_each_setting_is_given_to_the_constructor(tmp_path: Path) -> None:
+    result = tuned("--relaunch", "--trials", "2", "--steps", "50", SCRIPTS / "sparse_embedding.py", cwd=tmp_path)
+    tried = [trial for trial in result.trials if not trial.is_current]
+    assert tried
+    assert all(sum(trial.bucket_bytes) == result.job.gradient_bytes for trial in tried)
+    assert all(trial.bucket_bytes != result.trials[0].bucket_bytes for trial in tried)
+
+
+# ---- the link ---------------------------------------------------------------------------------------------------
+
+
+def test_an_emulated_link_is_tuned_for_and_the_result_says_emulated(tmp_path: Path) -> None:
+    result = tuned("--trials", "3", "--emulate", "ethernet", PLAIN, cwd=tmp_path)
+    assert result.kind == "emulated"
+    assert "ethernet" in result.interconnect
+    assert "ethernet" in result.study
+
+
+def test_a_link_that_is_not_here_is_named_before_anything_is_launched(tmp_path: Path) -> None:
+    done = bucketlab("tune", "--sweep", "nvlink", PLAIN, cwd=tmp_path)
+    if done.returncode == 0:
+        pytest.skip("this machine has NVLink")
+    assert done.returncode == 2
+    assert "nvlink" in done.stderr
+    assert not (tmp_path / "sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite:////nowhere/at/all/study.db", "unable to open"),
+        ("nonsense", "cannot be opened"),
+        ("postgresql+psycopg2://me:secret-word@127.0.0.1:1/none", "cannot be opened"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(url: str, words: str, tmp_path: Path) -> None:
+    done = bucketlab("tune", "--storage", url, PLAIN, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "secret-word" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# ---- run --------------------------------------------------------------------------------------------------------
+
+
+def test_run_gives_the_setting_to_a_script_that_does_not_know_of_it(tmp_path: Path) -> None:
+    folder, result = tmp_path / "sweeps" / "by-hand", _result_of_a_faster_setting(tmp_path)
+    done = bucketlab(
+        "run", "--study", folder, "--nproc-per-node", "2", PLAIN, cwd=tmp_path, environment={"STEPS": "20"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert f"trains with {len(result.best.bucket_bytes)} buckets" in done.stderr
+
+
+def test_run_warns_of_other_ranks_and_of_another_model(tmp_path: Path) -> None:
+    _result_of_a_faster_setting(tmp_path)
+    short = {"STEPS": "20"}
+    other_ranks = bucketlab("run", "--nproc-per-node", "3", PLAIN, cwd=tmp_path, environment=short)
+    assert other_ranks.returncode == 0, other_ranks.stderr
+    assert "3 ranks train here, study by-hand had 2" in other_ranks.stderr
+    other_model = bucketlab("run", "--study", "by-hand", SCRIPTS / "gan.py", cwd=tmp_path, environment=short)
+    assert "the model has other gradients" in other_model.stderr
+
+
+def test_run_without_a_study_says_what_to_do(tmp_path: Path) -> None:
+    done = bucketlab("run", PLAIN, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "bucketlab tune" in done.stderr
+
+
+def test_run_tells_of_a_script_that_fails(tmp_path: Path) -> None:
+    _result_of_a_faster_setting(tmp_path)
+    done = bucketlab("run", "--study", "by-hand", SCRIPTS / "crash_rank1.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "rank 1" in done.stderr.splitlines()[-1]
+
+
+def _result_of_a_faster_setting(folder: Path) -> Tuning:
+    """A study of the plain script whose answer is known: changed by hand to 0.5 MiB, significant."""
+    measured = tuned("--trials", "1", "--study", "by-hand", "--nproc-per-node", "2", PLAIN, cwd=folder)
+    path = folder / "sweeps" / "by-hand" / RESULT
+    document = json.loads(path.read_text())
+    document["significant"] = True
+    document["best"]["bucket_cap_mb"] = 0.5
+    document["best"]["first_bucket_mb"] = None
+    document["best"]["bucket_cap_mb_list"] = []
+    # The plain script's gradients in ready order, closed at half a MiB: three matrices of 1 MiB, 1 MiB and 64 KiB.
+    document["best"]["bucket_bytes"] = [1_052_676, 1_050_624, 67_584]
+    path.write_text(json.dumps(document))
+    assert sum(document["best"]["bucket_bytes"]) == measured.job.gradient_bytes
+    return load_result(path.parent)
