@@ -1,4 +1,4 @@
-"""`bucketlab run --autotune` changes when gradients travel, never what is computed: weights and losses stay the same."""
+"""`bucketlab run --autotune` changes when gradients travel, never what is computed: weights and losses stay."""
 
 from __future__ import annotations
 
