@@ -522,6 +522,26 @@ def analyze(
 
 
 @cli.command()
+@click.argument("run", required=False)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
+)
+@click.option("--study", metavar="FILE", help="Draw the measured trials of this result.json beside the prediction.")
+@click.option("--perfetto", is_flag=True, help="Also write traces with tracks of buckets, for ui.perfetto.dev.")
+@click.option("--json", "as_json", is_flag=True, help="Print the paths of the files as one JSON document on stdout.")
+def report(run: str | None, out: Path, study: str | None, perfetto: bool, as_json: bool) -> None:
+    """The interactive page of a profiled RUN (the newest, a name or a folder): report.html, one file for any browser."""
+    from bucketlab.reporting import make_report
+
+    made = make_report(run, out, study, perfetto)
+    if as_json:
+        _print_json(made)
+        return
+    for path in [made.report, *made.perfetto]:
+        print(path)
+
+
+@cli.command()
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
 )

@@ -15,7 +15,7 @@ from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.detect import find_links, what_is_lacking
 from bucketlab.link.sweep import Sweep, environment_on
-from bucketlab.runs import PROFILE, reserve_folder
+from bucketlab.runs import PROFILE, load_profile, reserve_folder
 from bucketlab.worker.config import Launch, Setting, WorkerConfig
 
 
@@ -119,6 +119,8 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
         return Profiled(folder=None, remark="rank 0 runs on another node: the report is there.")
     if not (folder / PROFILE).is_file():
         raise WorkFailed(why_it_failed(outcome, job, argv, options.timeout_seconds))
+    if not options.only_time:
+        _write_page(folder)
     if ended_well:
         return Profiled(folder=folder, remark=None)
     if outcome.interrupted or outcome.stalled or not _all_came_to_their_end(outcome):
@@ -127,6 +129,16 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
     # For example gloo's threads, which now and then abort a process that has nothing left to do.
     remark = f"all was measured; afterwards {job.script} ended with exit code {outcome.exit_code}."
     return Profiled(folder=folder, remark=remark)
+
+
+def _write_page(folder: Path) -> None:
+    """The page only shows what the profile holds: where it cannot be written, nothing is lost."""
+    from bucketlab.report.html import write_report  # rich, numpy and the predictions: not before the script has ended
+
+    try:
+        write_report(load_profile(folder), folder)
+    except OSError as error:
+        print(f"bucketlab: no report.html was written: {error.strerror}.", file=sys.stderr)
 
 
 def _all_came_to_their_end(outcome: Outcome) -> bool:

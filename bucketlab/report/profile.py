@@ -101,10 +101,10 @@ def print_profile(profile: Profile, console: Console, folder: Path) -> None:
         ascii_only=console.options.ascii_only,
         encoding=console.encoding,
     )
-    console.print(_headline(profile), style="bold", width=page.width)
-    console.print(page.data(_job(profile)), style="dim", width=page.width)
+    console.print(headline(profile), style="bold", width=page.width)
+    console.print(page.data(job(profile)), style="dim", width=page.width)
     if profile.step is not None:
-        console.print(Text(_spread_of(profile.step, profile.kind), "dim"), width=page.width)
+        console.print(Text(spread_of(profile.step, profile.kind), "dim"), width=page.width)
     for section in _sections(profile, page):
         _print_section(section, console, page)
     console.print()
@@ -147,7 +147,7 @@ def _sections(profile: Profile, page: _Page) -> list[_Section]:
 # ---- the answer -----------------------------------------------------------------------------------------------
 
 
-def _headline(profile: Profile) -> Text:
+def headline(profile: Profile) -> Text:
     """One sentence. Shares are of traced steps; the time they stand for is that share of the untraced step."""
     step, breakdown = profile.step, profile.breakdown
     if step is None and breakdown is None:
@@ -185,7 +185,7 @@ def _headline(profile: Profile) -> Text:
     )
 
 
-def _job(profile: Profile) -> str:
+def job(profile: Profile) -> str:
     torch = profile.versions.get("torch")
     parts = [
         profile.script,
@@ -199,7 +199,7 @@ def _job(profile: Profile) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _spread_of(step: StepTime, kind: str) -> str:
+def spread_of(step: StepTime, kind: str) -> str:
     excluded = f", {step.excluded:,} excluded" if step.excluded else ""
     return (
         f"{kind} untraced: median {units.duration(step.median_ns)}, p10 {units.duration(step.p10_ns)}, "
@@ -229,7 +229,7 @@ def _breakdown(profile: Profile, page: _Page) -> _Section | None:
         table.add_row(name, time, units.share(ns, breakdown.wall_ns), Text(bar, style))
     ranks = units.counted(sum(rank.breakdown is not None for rank in profile.ranks) or 1, "rank")
     body: list[RenderableType] = [table]
-    if (slowed := _slowed_by_profiler(profile)) is not None:
+    if (slowed := slowed_by_profiler(profile)) is not None:
         body.append(Text(slowed, "magenta"))
     traced = units.duration(breakdown.wall_ns)
     return _Section("Where a step goes", f"measured in traced steps of {traced}, medians over {ranks}", body)
@@ -242,20 +242,20 @@ def _cells_of(ns: int, whole_ns: int, cells: int) -> int:
     return min(cells, max(1, round(cells * ns / whole_ns)))
 
 
-def _slowed_by_profiler(profile: Profile) -> str | None:
+def slowed_by_profiler(profile: Profile) -> str | None:
     """Traced steps beside the untraced ones just before them: a machine's pace may change within a run."""
     if profile.step is None or profile.breakdown is None or not profile.step.samples:
         return None
     before_ns = statistics.median(profile.step.samples[:STEPS_BEFORE_TRACE])
     slower = profile.breakdown.wall_ns / max(1, before_ns) - 1
     timed = units.duration(profile.step.median_ns)
-    headline = f"the headline is their shares of the {timed} of all untraced steps."
+    remark = f"the headline is their shares of the {timed} of all untraced steps."
     if abs(slower) > SLOWED_BY_PROFILER_SHARE:
         than = f"{units.share(abs(slower), 1)} {'slower' if slower > 0 else 'faster'}"
         cause = "the profiler's cost" if slower > 0 else "by chance"
-        return f"These steps are {than} than the untraced ones just before them ({cause}); {headline}"
+        return f"These steps are {than} than the untraced ones just before them ({cause}); {remark}"
     if abs(profile.breakdown.wall_ns / max(1, profile.step.median_ns) - 1) > SLOWED_BY_PROFILER_SHARE:
-        return f"The machine's pace changed during the run; {headline}"
+        return f"The machine's pace changed during the run; {remark}"
     return None
 
 
@@ -510,7 +510,7 @@ def _prediction(profile: Profile, page: _Page) -> _Section | None:
     prediction = profile.prediction
     if prediction is None:
         return None
-    body: list[RenderableType] = [_prediction_sentence(profile, prediction)]
+    body: list[RenderableType] = [prediction_sentence(profile, prediction)]
     points = _around(prediction)
     if points and advice.buckets_matter(profile):
         table = _lying_table(page, "MiB", ["in force", *(_size_of(point) for point in points)])
@@ -531,7 +531,7 @@ def _size_of(point: PredictedPoint) -> str:
     return "default" if point.first_bucket_mb is not None else f"{point.bucket_cap_mb:.3g}"
 
 
-def _prediction_sentence(profile: Profile, prediction: Prediction) -> Text:
+def prediction_sentence(profile: Profile, prediction: Prediction) -> Text:
     now = units.duration(prediction.current_step_ns)
     error = advice.prediction_error(profile)
     trust = f", {units.share(abs(error), 1)} {'above' if error > 0 else 'below'} the measured one" if error else ""
@@ -570,10 +570,10 @@ def _memory(profile: Profile, page: _Page) -> _Section | None:
         if viewed
         else f"Gradients lie beside the buckets: gradient_as_bucket_view would save {saved}."
     )
-    return _Section("Memory", "measured, each rank", [table, Text(f"{view} {_largest_model(memory)}")])
+    return _Section("Memory", "measured, each rank", [table, Text(f"{view} {largest_model(memory)}")])
 
 
-def _largest_model(memory: Memory) -> str:
+def largest_model(memory: Memory) -> str:
     return (
         f"Plain DDP fits up to about {units.quantity(memory.largest_model_parameters)} parameters of this shape at "
         "this batch (predicted); beyond that, shard."

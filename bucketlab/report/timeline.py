@@ -38,7 +38,7 @@ STYLES = {"ready": "", "waiting": "magenta", "hidden": "green", "exposed": "bold
 
 
 @dataclass(frozen=True, slots=True)
-class _Phase:
+class Phase:
     name: str
     short: str
     start_ns: float
@@ -55,7 +55,7 @@ def draw(profile: Profile, width: int, ascii_only: bool) -> list[Text]:
         return []
     glyphs = ASCII if ascii_only else UNICODE
     end_ns = max(profile.breakdown.wall_ns, *(b.end_ns or 0 for b in buckets))
-    phases = _phases(profile, buckets, end_ns)
+    phases = phases_of(profile, buckets, end_ns)
     rows = _rows(buckets, several_modules=len(profile.modules) > 1)
     label_width = max(len("compute"), *(len(label) for label, _ in rows)) + 2
     start_ns = _from(phases, end_ns)
@@ -87,7 +87,7 @@ class _Scale:
         return min(self.cells, max(0, round(part * self.cells)))
 
 
-def _phases(profile: Profile, buckets: list[Bucket], end_ns: int) -> list[_Phase]:
+def phases_of(profile: Profile, buckets: list[Bucket], end_ns: int) -> list[Phase]:
     """What the compute side does from the step's start on; [] where the phases were not measured.
 
     Phases are timed without the profiler and buckets with it, so phases are stretched to the traced step, and
@@ -103,15 +103,15 @@ def _phases(profile: Profile, buckets: list[Bucket], end_ns: int) -> list[_Phase
     compute_end_ns = max(ready_ns)
     optimizer_ns = max(max(b.end_ns or 0 for b in buckets), end_ns - profile.optimizer_ns * stretch)
     return [
-        _Phase("input", "in", 0, input_end_ns),
-        _Phase("forward", "fwd", input_end_ns, forward_end_ns),
-        _Phase("backward", "bwd", forward_end_ns, compute_end_ns),
-        _Phase("", "", compute_end_ns, optimizer_ns),
-        _Phase("optimizer", "opt", optimizer_ns, end_ns),
+        Phase("input", "in", 0, input_end_ns),
+        Phase("forward", "fwd", input_end_ns, forward_end_ns),
+        Phase("backward", "bwd", forward_end_ns, compute_end_ns),
+        Phase("", "", compute_end_ns, optimizer_ns),
+        Phase("optimizer", "opt", optimizer_ns, end_ns),
     ]
 
 
-def _from(phases: list[_Phase], end_ns: int) -> float:
+def _from(phases: list[Phase], end_ns: int) -> float:
     if not phases:
         return 0.0
     backward_ns = phases[2].start_ns
@@ -135,7 +135,7 @@ def _rows(buckets: list[Bucket], several_modules: bool) -> list[tuple[str, list[
     ]
 
 
-def _compute_row(phases: list[_Phase], scale: _Scale, glyphs: Glyphs) -> Text:
+def _compute_row(phases: list[Phase], scale: _Scale, glyphs: Glyphs) -> Text:
     """Phases between strokes, as much named as there is room; blank where nothing computes."""
     row = Text(style="cyan")
     for phase in phases:

@@ -1,0 +1,150 @@
+"""Traces with the tracks of their buckets beside the kernels, for ui.perfetto.dev or chrome://tracing.
+
+The rank's own trace, byte for byte, with some events more at the head of its list: for each step, when each bucket was
+ready, how long it waited and how long it travelled. Named so that neither TensorBoard nor `analyze` takes it for a
+trace of its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bucketlab.analysis.files import find_traces
+from bucketlab.analysis.overlap import analyze_trace
+from bucketlab.errors import BadInput
+from bucketlab.schema.analysis import RankAnalysis, StepAnalysis
+from bucketlab.schema.profile import Profile
+from bucketlab.trace.kineto import read_trace
+from bucketlab.trace.source import Damaged, blocks
+
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_PROCESS = (
+    1_000_000_007  # a process of no trace: Kineto's are those of the host, small numbers for devices, and 2**63-1
+)
+_HEAD_BYTES = 1 << 24  # the list begins within it; what stands before it are a few lines on devices
+
+
+def write_perfetto(path: Path, profile: Profile) -> list[Path]:
+    """One `<trace>.perfetto.json.gz` beside each trace; returns them.
+
+    Args:
+        path: a trace, or a folder of them.
+        profile: for the names of the buckets' parameters.
+
+    Raises:
+        BadInput: there is no trace, or one that cannot be read.
+    """
+    traces = [one for one in find_traces([path]) if not _is_ours(one)]
+    if not traces:
+        raise BadInput(f"{path}: no traces to add bucket tracks to")
+    return [_write(trace, profile) for trace in traces]
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name.endswith(".perfetto.json.gz")
+
+
+def _write(trace: Path, profile: Profile) -> Path:
+    analysis = analyze_trace(read_trace(trace))
+    added = b",".join(msgspec.json.encode(event) for event in _events(analysis, profile))
+    stem = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", trace.name)
+    path = trace.with_name(f"{stem}.perfetto.json.gz")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with gzip.open(temporary, "wb", compresslevel=5) as out:
+            for block in _with(trace, added):
+                out.write(block)
+        temporary.replace(path)
+    except Damaged as damage:
+        raise BadInput(f"{trace}: {damage}: no track can be added to a damaged trace") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _with(trace: Path, added: bytes) -> Iterator[bytes]:
+    """The trace's bytes with events put in where its list begins."""
+    head = b""
+    content = blocks(trace)
+    for block in content:
+        head += block
+        found = _LIST.search(head)
+        if found is not None:
+            at = found.end()
+            following = head[at:].lstrip()
+            while not following and (more := next(content, b"")):
+                head += more
+                following = head[at:].lstrip()
+            yield head[:at]
+            yield added if following.startswith(b"]") or not added else added + b","
+            yield head[at:]
+            yield from content
+            return
+        if len(head) > _HEAD_BYTES:
+            break
+    raise BadInput(f"{trace}: has no list of traceEvents to add tracks to")
+
+
+def _events(analysis: RankAnalysis, profile: Profile) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "pid": _PROCESS, "tid": 0, "name": "process_name", "args": {"name": "BucketLab: buckets"}}
+    yield {"ph": "M", "pid": _PROCESS, "tid": 0, "name": "process_sort_index", "args": {"sort_index": -1}}
+    named: set[int] = set()
+    for step in analysis.steps:
+        for track, event in enumerate(_travelling(step)):
+            bucket = track if event.bucket is None else event.bucket
+            if bucket not in named:
+                named.add(bucket)
+                yield _metadata(bucket, "thread_name", {"name": f"bucket {bucket}"})
+                yield _metadata(bucket, "thread_sort_index", {"sort_index": bucket})
+            args = {
+                "step": step.name,
+                "bytes": event.bytes,
+                "exposed_us": event.exposed_ns / 1000,
+                "bus_gb_s": event.bus_gb_s,
+                "parameters": _names(profile, bucket),
+            }
+            ready_ns = event.start_ns if event.ready_ns is None else min(event.ready_ns, event.start_ns)
+            if ready_ns < event.start_ns:
+                yield _range(
+                    bucket, "ready, waits for the link", step.start_ns + ready_ns, step.start_ns + event.start_ns
+                )
+            yield _range(bucket, event.op, step.start_ns + event.start_ns, step.start_ns + event.end_ns, args)
+
+
+def _travelling(step: StepAnalysis) -> list[Any]:
+    """Buckets of the step; where the trace tells of none, all its collectives."""
+    buckets = [event for event in step.events if event.bucket is not None]
+    return buckets or step.events
+
+
+def _metadata(track: int, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "pid": _PROCESS, "tid": track + 1, "name": name, "args": args}
+
+
+def _range(track: int, name: str, from_ns: int, to_ns: int, args: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "pid": _PROCESS,
+        "tid": track + 1,
+        "cat": "bucketlab",
+        "name": name,
+        "ts": msgspec.Raw(_microseconds(from_ns)),
+        "dur": msgspec.Raw(_microseconds(to_ns - from_ns)),
+        "args": args or {},
+    }
+
+
+def _microseconds(ns: int) -> bytes:
+    """With three decimals: a double would lose them in a time since 1970."""
+    return f"{ns // 1000}.{ns % 1000:03d}".encode()
+
+
+def _names(profile: Profile, index: int) -> list[str]:
+    return next((one.parameters for one in profile.buckets if one.module == 0 and one.index == index), [])

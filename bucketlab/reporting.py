@@ -1,0 +1,186 @@
+"""`bucketlab report` from its arguments to files: finds the run, the study beside it, and writes the page."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from pathlib import Path
+
+import msgspec
+
+from bucketlab.errors import BadInput
+from bucketlab.report.html import REPORT, write_report
+from bucketlab.runs import PROFILE, find_run, load_profile
+from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis
+from bucketlab.schema.profile import Breakdown, Bucket, Profile, RankSummary
+from bucketlab.schema.tuning import Tuning
+from bucketlab.tune.files import RESULT, find_result, load_result
+
+STUDIES = Path("sweeps")
+
+
+class Made(msgspec.Struct, kw_only=True):
+    """Files that were written."""
+
+    report: str
+    perfetto: list[str]
+
+
+def make_report(run: str | None, out: Path, study: str | None, perfetto: bool) -> Made:
+    """Writes `report.html` into the folder of the run.
+
+    Args:
+        run: name or folder of a run, or a file or folder of traces that no run of ours left; None for the newest run.
+        out: folder of runs.
+        study: of which the measured trials are drawn; None for the newest one of the same job, if there is any.
+        perfetto: also write each rank's trace with tracks of its buckets.
+
+    Raises:
+        BadInput: no such run or study, or a study of another job.
+    """
+    traces = _traces_only(run, out)
+    if traces is not None:
+        profile, folder = profile_of_traces(traces), traces if traces.is_dir() else traces.parent
+        page = write_report(profile, folder, path=folder / REPORT)
+    else:
+        folder = find_run(run, out)
+        profile = load_profile(folder)
+        page = write_report(profile, folder, _study_of(profile, study))
+    written: list[str] = []
+    if perfetto:
+        from bucketlab.report.perfetto import write_perfetto
+
+        written = [str(path) for path in write_perfetto(traces or folder, profile)]
+    return Made(report=str(page), perfetto=written)
+
+
+def _traces_only(run: str | None, out: Path) -> Path | None:
+    """The path, where it leads to traces without a profile."""
+    if run is None or (out / run / PROFILE).is_file() or not Path(run).exists():
+        return None
+    path = Path(run)
+    return None if (path / PROFILE).is_file() else path
+
+
+def _study_of(profile: Profile, study: str | None) -> Tuning | None:
+    if study is not None:
+        found = load_result(find_result(study, STUDIES))
+        if not _same_job(found, profile):
+            raise BadInput(f"the study {study} is of another job than {profile.run}: other gradients or ranks.")
+        return found
+    results = sorted(STUDIES.glob(f"*/{RESULT}"), key=lambda one: one.stat().st_mtime, reverse=True)
+    for path in results:
+        with contextlib.suppress(BadInput):
+            if _same_job(found := load_result(path.parent), profile):
+                return found
+    return None
+
+
+def _same_job(tuning: Tuning, profile: Profile) -> bool:
+    same_kind = tuning.kind == profile.kind  # measured and emulated trials are not drawn on one curve
+    gradient_bytes = sum(one.bytes for one in profile.gradients)
+    return same_kind and (tuning.job.gradient_bytes, tuning.job.world_size) == (gradient_bytes, profile.world_size)
+
+
+# ---- traces of other programs -----------------------------------------------------------------------------------
+
+
+def profile_of_traces(path: Path) -> Profile:
+    """What traces alone tell, as a profile whose other parts are missing and say so.
+
+    Each collective of a step stands as a bucket; what is known of it in place of its parameters is its operation.
+
+    Raises:
+        BadInput: no trace there can be read, or none has a step.
+    """
+    from bucketlab.analysis.files import analyze_paths, runs_apart
+
+    apart = runs_apart(analyze_paths([path]))
+    if len(apart) > 1:
+        raise BadInput(f"{path} holds several runs: give the folder of one, such as {next(iter(apart))}")
+    analysis = next(iter(apart.values()))
+    first = next((one for one in analysis.ranks if one.steps), None)
+    if first is None:
+        raise BadInput(f"{path}: no trace here has a step (ProfilerStep#N): profile with torch.profiler's schedule")
+    steps = [step for one in analysis.ranks for step in one.steps]
+    return Profile(
+        run=path.name,
+        created="",
+        script=str(path),
+        command=[],
+        versions={},
+        world_size=first.world_size or len(analysis.ranks),
+        nodes=max(1, len({one.host for one in analysis.ranks if one.host})),
+        backend=first.backend or "",
+        device="",
+        accumulation=1,
+        modules=[],
+        optimizers=[],
+        step=None,
+        breakdown=_breakdown(steps),
+        ranks=[_rank(one, at) for at, one in enumerate(analysis.ranks)],
+        buckets=_collectives(first),
+        gradients=[],
+        forward_ns=None,
+        backward_ns=None,
+        optimizer_ns=None,
+        input_ns=None,
+        link=None,
+        stragglers=analysis.stragglers if len(analysis.ranks) > 1 else None,
+        memory=None,
+        prediction=None,
+        missing=["steps without a profiler, link, ready times of gradients and memory: these are traces alone"],
+        notes=[
+            f"each collective of rank {first.rank if first.rank is not None else 'unknown'} stands as a bucket, "
+            "named by its operation; medians over its steps where all have as many, else its last step",
+            *analysis.warnings,
+            *(line for one in analysis.ranks for line in one.warnings),
+        ],
+        advice=[],
+        seconds={},
+    )
+
+
+def _breakdown(steps: list[StepAnalysis]) -> Breakdown:
+    names = Breakdown.__struct_fields__
+    return Breakdown(**{name: round(statistics.median(getattr(step, name) for step in steps)) for name in names})
+
+
+def _rank(one: RankAnalysis, position: int) -> RankSummary:
+    return RankSummary(
+        rank=position if one.rank is None else one.rank,
+        host=one.host or "",
+        device="",
+        step_median_ns=round(statistics.median(step.wall_ns for step in one.steps)) if one.steps else None,
+        breakdown=_breakdown(list(one.steps)) if one.steps else None,
+        peak_bytes=0,
+    )
+
+
+def _collectives(rank: RankAnalysis) -> list[Bucket]:
+    steps = [step for step in rank.steps if step.events]
+    if not steps:
+        return []
+    alike = len({len(step.events) for step in steps}) == 1
+    rows = list(zip(*(step.events for step in (steps if alike else steps[-1:])), strict=True))
+    return [_as_bucket(index, list(row)) for index, row in enumerate(rows)]
+
+
+def _as_bucket(index: int, events: list[CollectiveEvent]) -> Bucket:
+    def median(name: str) -> int | None:
+        known = [value for event in events if (value := getattr(event, name)) is not None]
+        return round(statistics.median(known)) if known else None
+
+    rates = [event.bus_gb_s for event in events if event.bus_gb_s is not None]
+    return Bucket(
+        module=0,
+        index=index,
+        parameters=[" ".join(filter(None, [events[0].op, events[0].dtype]))],
+        bytes=events[0].bytes or 0,
+        ready_ns=median("ready_ns"),
+        start_ns=median("start_ns"),
+        end_ns=median("end_ns"),
+        overlap_ns=median("overlap_ns"),
+        exposed_ns=median("exposed_ns"),
+        bus_gb_s=statistics.median(rates) if rates else None,
+    )
