@@ -85,9 +85,13 @@ def test_without_a_script_and_without_a_profile_it_says_what_to_do(tmp_path: Pat
 
 
 def test_a_script_that_ends_early_is_launched_again_and_the_study_goes_on(tmp_path: Path) -> None:
-    result = tuned("--trials", "2", "--steps", "400", PLAIN, cwd=tmp_path, environment={"STEPS": "500"})
+    done = bucketlab("tune", "--json", "--trials", "2", PLAIN, cwd=tmp_path, environment={"STEPS": "1000"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = msgspec.json.decode(done.stdout, type=Tuning)
     assert len([trial for trial in result.trials if not trial.is_current]) == 2
-    assert result.rounds >= 1
+    assert result.finished
+    assert result.rounds >= 12
+    assert done.stderr.count("launched again: the script ended before the study did") >= 1
 
 
 def test_a_setting_that_kills_a_rank_fails_with_its_reason_and_is_not_tried_again(tmp_path: Path) -> None:
