@@ -20,3 +20,7 @@ class BadInput(BucketlabError):
     """Wrong usage or unreadable input, found before any work was done."""
 
     exit_code = 2
+
+
+class Interrupted(WorkFailed):
+    """The user, or a scheduler, stopped the work."""

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch.command import Job, launch_command
 from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.supervise import Outcome, supervise
@@ -30,7 +30,7 @@ class ProfileOptions:
     timed_steps: int | None = None
     traced_steps: int = 5
     compare_topologies: bool = False
-    link_seconds: float = 3.0
+    link_seconds: float = 10.0
     timeout_seconds: float = 1800.0
     keep_running: bool = False
     only_time: bool = False  # no trace, no ready times, no link
@@ -117,13 +117,16 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
         with contextlib.suppress(OSError):
             folder.rmdir()
         return Profiled(folder=None, remark="rank 0 runs on another node: the report is there.")
+    if outcome.interrupted:
+        kept = f" What was measured before that is in {folder}." if (folder / PROFILE).is_file() else ""
+        raise Interrupted(f"{why_it_failed(outcome, job, argv, options.timeout_seconds)}{kept}")
     if not (folder / PROFILE).is_file():
         raise WorkFailed(why_it_failed(outcome, job, argv, options.timeout_seconds))
     if not options.only_time:
         _write_page(folder)
     if ended_well:
         return Profiled(folder=folder, remark=None)
-    if outcome.interrupted or outcome.stalled or not _all_came_to_their_end(outcome):
+    if outcome.stalled or not _all_came_to_their_end(outcome):
         why = why_it_failed(outcome, job, argv, options.timeout_seconds)
         raise WorkFailed(f"{why} What was measured before that is in {folder}.")
     # For example gloo's threads, which now and then abort a process that has nothing left to do.

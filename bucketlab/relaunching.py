@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from bucketlab.errors import WorkFailed
+from bucketlab.errors import Interrupted, WorkFailed
 from bucketlab.launch.command import Job
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, profile
@@ -50,6 +50,8 @@ class _Launches:
         options = replace(self.options, setting=setting, only_time=True, timed_steps=steps)
         try:
             folder = profile(self.job, options).folder
+        except Interrupted:
+            raise
         except WorkFailed as error:
             return [], [], str(error)
         assert folder is not None
@@ -88,9 +90,13 @@ def tune_by_launches(job: Job, task: TuneTask, options: ProfileOptions) -> Tunin
             while (block := tuner.next_block()) is not None:
                 print(f"bucketlab: {progress_line(tuner.progress())}", file=sys.stderr)
                 tuner.tell(block, *launches.trained(block))
-            result = tuner.result()
         finally:
+            result = _written(tuner.result(), job, task)
             tuner.close()
+    return result
+
+
+def _written(result: Tuning, job: Job, task: TuneTask) -> Tuning:
     result = msgspec.structs.replace(
         result,
         script=job.script,
