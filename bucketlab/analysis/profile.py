@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+import numpy as np
 
 from bucketlab.analysis import merge
 from bucketlab.analysis.advice import advise
@@ -17,7 +18,7 @@ from bucketlab.link.nccl_log import in_words, joined
 from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
-from bucketlab.schema.profile import Breakdown, Bucket, Gradient, Link, Profile, RankSummary
+from bucketlab.schema.profile import Breakdown, Bucket, Gradient, HeldBack, Link, Profile, RankSummary
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 
 
@@ -54,6 +55,7 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         forward_ns=forward_ns,
         backward_ns=_median_of(present, lambda step: step.backward_ns),
         optimizer_ns=_median_of(present, _optimizer_ns),
+        held_back=_held_back(present),
         input_ns=_median_of(present, lambda step: step.input_ns),
         link=_link(facts, present),
         stragglers=_stragglers(analyses),
@@ -80,6 +82,30 @@ def _median_of(reports: Sequence[RankReport], part: Callable[[TimedStep], int | 
     rows = regular_rows([report.steps for report in reports])
     values = [value for row in rows for step in row if (value := part(step)) is not None]
     return round(statistics.median(values)) if values else None
+
+
+def _held_back(reports: Sequence[RankReport]) -> HeldBack | None:
+    rows = [row for row in zip(*(report.held_back for report in reports), strict=False) if all(map(_is_whole, row))]
+    if not rows:
+        return None
+    compute = [max((step.forward_ns or 0) + (step.computed_ns or 0) for step in row) for row in rows]
+    p10, median, p90 = (round(float(one)) for one in np.percentile(compute, [10, 50, 90]))
+    return HeldBack(
+        steps=len(rows),
+        step_ns=round(statistics.median(max(step.wall_ns for step in row) for row in rows)),
+        compute_ns=median,
+        compute_p10_ns=p10,
+        compute_p90_ns=p90,
+        # The rank that is done last waits for nobody.
+        communication_ns=round(
+            statistics.median(min((step.backward_ns or 0) - (step.computed_ns or 0) for step in row) for row in rows)
+        ),
+        optimizer_ns=round(statistics.median(_optimizer_ns(step) or 0 for row in rows for step in row)),
+    )
+
+
+def _is_whole(step: TimedStep) -> bool:
+    return step.regular and None not in (step.forward_ns, step.backward_ns, step.computed_ns)
 
 
 def _optimizer_ns(step: TimedStep) -> int | None:

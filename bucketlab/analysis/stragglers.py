@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ Table = npt.NDArray[np.float64]
 NEGLIGIBLE = 0.02  # of a step: ranks that arrive within this share of it are not worth a name
 STEADY = 0.5  # who is late by this share of his usual lag even in his best tenth of steps is late in every step
 LATE = 0.5  # of the latest rank's lag: from here on another rank is late like it
-FEWEST_STEPS = 3  # from here on what comes back in every step can be told from chance
+FEWEST_STEPS = 3
+BY_CHANCE = 0.01  # what may come from chance more often than this is not told as a fact
 EXPLAINS = 0.5  # of a lag: that much more compute, or waiting for input, than the other ranks' is its cause
 
 
@@ -118,7 +120,7 @@ def _verdict(seen: _Seen) -> str:
     if seen.lag.shape[1] < FEWEST_STEPS:
         return (
             f"The last rank comes {_of_step(spread_ns, step_ns)} after the first; "
-            f"it takes {FEWEST_STEPS} steps or more to tell whether it is always the same one."
+            f"it takes {_steps_needed(len(seen.ranks), 1)} steps or more to tell whether it is always the same one."
         )
     # against the middle rank (of two, the earlier), so that a rank is not late because a single one was early
     behind = seen.lag - np.nanpercentile(seen.lag, 50, axis=0, method="lower")
@@ -127,7 +129,17 @@ def _verdict(seen: _Seen) -> str:
     late = steady & (usual >= LATE * usual.max()) & (usual > 0)
     if usual.max() < LATE * spread_ns or not late[usual.argmax()]:
         return _noise(seen, spread_ns, step_ns)
-    return _cause(seen, np.flatnonzero(late), float(np.median(usual[late])), step_ns)
+    return _blame(seen, np.flatnonzero(late), behind, step_ns)
+
+
+def _steps_needed(ranks: int, late: int) -> int:
+    """In how many steps the same ranks must be the last before chance explains it in 1 of 100 cases or fewer.
+
+    If all were alike, any `late` of them would be the last ones equally often: that they are in each further step the
+    ones of the first has the probability 1 / C(ranks, late).
+    """
+    choices = math.comb(ranks, late)
+    return max(FEWEST_STEPS, 1 + math.ceil(math.log(1 / BY_CHANCE) / math.log(choices)))
 
 
 def _noise(seen: _Seen, spread_ns: float, step_ns: float) -> str:
@@ -139,24 +151,52 @@ def _noise(seen: _Seen, spread_ns: float, step_ns: float) -> str:
     )
 
 
-def _cause(seen: _Seen, late: Int64s, lag_ns: float, step_ns: float) -> str:
-    others = np.setdiff1d(np.arange(len(seen.ranks)), late)
+def _blame(seen: _Seen, late: Int64s, behind: Table, step_ns: float) -> str:
+    """Names the late ranks; a cause only where they were late too often for chance, and it held in those steps."""
+    lag_ns = float(np.median(np.nanmedian(behind[late], axis=1)))
+    count = behind.shape[1]
+    in_all = (behind[late] >= STEADY * lag_ns / 2).all(axis=0)
+    times = int(in_all.sum())
     who, several = _who(seen, late)
-    its, it = ("their", "they") if several else ("its", "it")
-    comes = f"{who} {'come' if several else 'comes'} {_of_step(lag_ns, step_ns)} late in every step"
+    often = "every step" if times == count else f"{times} of {count} steps"
+    comes = f"{who} {'come' if several else 'comes'} {_of_step(lag_ns, step_ns)} late in {often}"
+    needed = _steps_needed(len(seen.ranks), len(late))
+    if times < needed:
+        return (
+            f"Perhaps a straggler: {comes}, which with {len(seen.ranks)} ranks and {count} steps may be chance. "
+            f"It takes {needed} such steps to tell."
+        )
+    return _cause(seen, late, lag_ns, comes, several)
 
-    def longer(table: Table) -> float:
-        return float(np.nanmedian(table[late]) - np.nanmedian(table[others]))
 
-    waits, computes = longer(seen.input), longer(seen.compute)
-    if waits >= EXPLAINS * lag_ns:
-        wait = "wait" if several else "waits"
-        more = units.duration(waits)
-        return f"Slow input: {comes}, and {it} {wait} {more} longer for the DataLoader than the others."
-    if computes >= EXPLAINS * lag_ns:
-        device = "Slow devices" if several else "A slow device"
-        return f"{device}: {comes}, and {its} compute takes {units.duration(computes)} longer than the others'."
+def _cause(seen: _Seen, late: Int64s, lag_ns: float, comes: str, several: bool) -> str:
+    its, it, waits = ("their", "they", "wait") if several else ("its", "it", "waits")
+    for table, kind, does in (
+        (seen.input, "Slow input", f"{it} {waits} {{}} longer for the DataLoader than the others"),
+        (
+            seen.compute,
+            "Slow devices" if several else "A slow device",
+            f"{its} compute takes {{}} longer than the others'",
+        ),
+    ):
+        usual, least = _longer(table, late)
+        if usual < EXPLAINS * lag_ns:
+            continue
+        if least < EXPLAINS * lag_ns / 2:
+            unsteady = does.format(units.duration(usual))
+            return f"Late for a reason that is not sure: {comes}; {unsteady}, but in some steps hardly any longer."
+        return f"{kind}: {comes}, and {does.format(units.duration(usual))}."
     return f"Slow host: {comes}, though neither compute nor the DataLoader takes longer there."
+
+
+def _longer(table: Table, late: Int64s) -> tuple[float, float]:
+    """By how much the late ranks' value exceeds the others': usually, and in the tenth of steps where it is least."""
+    others = np.setdiff1d(np.arange(len(table)), late)
+    known = ~(np.isnan(table[late]).all(axis=0) | np.isnan(table[others]).all(axis=0))
+    if not known.any():
+        return 0.0, 0.0
+    excess = np.nanmedian(table[late][:, known], axis=0) - np.nanmedian(table[others][:, known], axis=0)
+    return float(np.median(excess)), float(np.percentile(excess, 10))
 
 
 def _who(seen: _Seen, late: Int64s) -> tuple[str, bool]:

@@ -211,13 +211,37 @@ def test_ranks_that_arrive_together_are_no_stragglers():
 
 
 def test_two_ranks_are_enough_to_name_the_late_one():
-    table = [[0] * 5, [8 * MS] * 5]
+    table = [[0] * 8, [8 * MS] * 8]
     said = merge(job(table, input_ns=[0, 8 * MS])).stragglers.verdict
     assert said.startswith("Slow input: rank 1 comes 8.00 ms (8.0 % of a step) late")
 
 
-def test_two_steps_are_too_few_for_a_cause():
-    assert "3 steps or more" in merge(job([[0, 0], [8 * MS, 8 * MS]])).stragglers.verdict
+@pytest.mark.parametrize(("ranks", "needed"), [(2, 8), (4, 5), (8, 4), (200, 3)])
+def test_a_cause_is_told_only_from_as_many_steps_as_rule_out_chance(ranks, needed):
+    assert (1 / ranks) ** (needed - 1) <= 0.01
+
+    def said(steps):
+        table = [[8 * MS if number == 1 else 0] * steps for number in range(ranks)]
+        compute = [50 * MS + (9 * MS if number == 1 else 0) for number in range(ranks)]
+        return merge(job(table, compute_ns=compute)).stragglers.verdict
+
+    assert said(needed).startswith("A slow device: rank 1 comes")
+    if needed > 3:
+        too_few = said(needed - 1)
+        assert too_few.startswith("Perhaps a straggler: rank 1 comes 8.00 ms")
+        assert f"It takes {needed} such steps" in too_few
+
+
+def test_two_steps_are_too_few_for_a_name():
+    assert "8 steps or more" in merge(job([[0, 0], [8 * MS, 8 * MS]])).stragglers.verdict
+
+
+def test_compute_that_is_longer_in_some_steps_only_is_not_the_sure_cause():
+    ranks = job([[0] * 10, [8 * MS] * 10])
+    for number, one in enumerate(ranks[1].steps):
+        one.compute_ns += 9 * MS if number % 5 else 0
+    said = merge(ranks).stragglers.verdict
+    assert said.startswith("Late for a reason that is not sure: rank 1")
 
 
 def test_one_rank_alone_is_told_that_it_takes_several():
