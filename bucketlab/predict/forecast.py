@@ -40,12 +40,8 @@ def predict(profile: Profile) -> Prediction | None:
     """Step time for every distinct layout of buckets; None where `unsayable` has something to say."""
     if unsayable(profile):
         return None
-    assert profile.link is not None
-    curve = LinkCurve.of(profile.link)
-    timeline = timeline_of(profile)
-    now = current_layouts(profile, timeline)
-    slowdown = fit_slowdown(timeline, curve, observations(profile, now))
-    forecast = _Forecast(profile, timeline, curve, slowdown, now)
+    forecast = Forecast.of(profile)
+    timeline, curve, slowdown, now = forecast.timeline, forecast.curve, forecast.slowdown, forecast.now
     current = forecast.point_of_current(now)
     points = forecast.points(current, now)
     best = min((one for one in points if one.first_bucket_mb is None or one is current), key=lambda one: one.step_ns)
@@ -99,7 +95,32 @@ def timeline_of(profile: Profile) -> Timeline:
         for number, module in enumerate(profile.modules)
     ]
     last_ns = max((max(module.ready_ns) for module in modules if module.ready_ns), default=float(profile.forward_ns))
-    return Timeline(modules, last_ns, float(profile.optimizer_ns))
+    alone = profile.held_back
+    if alone is None:
+        return Timeline(modules, last_ns, float(profile.optimizer_ns))
+    # Rank 0 was timed; a step ends when the rank is done that is slowest in it.
+    factor = alone.compute_ns / (last_ns - late_ns)
+    stretched = [
+        replace(module, ready_ns=[(ready_ns - late_ns) * factor for ready_ns in module.ready_ns]) for module in modules
+    ]
+    # What is left of the step is the optimizer, and the wait for the rank whose optimizer or input took longest.
+    rest_ns = max(0, alone.step_ns - alone.compute_ns - alone.communication_ns)
+    return Timeline(stretched, float(alone.compute_ns), float(rest_ns))
+
+
+def curve_in_training(profile: Profile) -> LinkCurve:
+    """The link's curve, stretched to what it took for the job's own buckets between steps of training.
+
+    There the ranks' caches are cold and DDP copies buckets, which all-reduces of one buffer again and again do not see.
+    """
+    assert profile.link is not None
+    curve, alone = LinkCurve.of(profile.link), profile.held_back
+    if alone is None:
+        return curve
+    modules = timeline_of(profile).modules
+    together = Timeline([replace(one, ready_ns=[0.0] * len(one.bytes)) for one in modules], 0.0, 0.0)
+    expected_ns = replay(together, current_layouts(profile, together), curve).step_ns
+    return _scaled(curve, alone.communication_ns / expected_ns)
 
 
 def _gradients_of(module: Module, gradients: list[Gradient], forward_ns: int, late_ns: int) -> ModuleGradients:
@@ -219,16 +240,30 @@ def fit_slowdown(timeline: Timeline, curve: LinkCurve, observed: Sequence[Observ
 # ---- the curve ------------------------------------------------------------------------------------------------
 
 
-class _Forecast:
+class Forecast:
+    """What a profile says of any layout of buckets. Make one with `of`."""
+
     def __init__(
         self, profile: Profile, timeline: Timeline, curve: LinkCurve, slowdown: Slowdown, now: list[Buckets]
     ) -> None:
-        self.profile, self.timeline, self.curve, self.slowdown = profile, timeline, curve, slowdown
+        self.profile, self.timeline, self.curve, self.slowdown, self.now = profile, timeline, curve, slowdown, now
         self.lists = _release(profile) >= _LISTS_SINCE
         self.spread = _spread_of_median(profile)
         self.link_spread = _link_spread(profile)
         step_ns = self.run(now).step_ns
         self.error = 0.0 if profile.step is None else step_ns / profile.step.median_ns - 1
+
+    @classmethod
+    def of(cls, profile: Profile) -> Forecast:
+        """Of a profile that `unsayable` has nothing to say of."""
+        timeline, curve = timeline_of(profile), curve_in_training(profile)
+        now = current_layouts(profile, timeline)
+        return cls(profile, timeline, curve, fit_slowdown(timeline, curve, observations(profile, now)), now)
+
+    def at(self, cap_mb: float) -> PredictedPoint:
+        """With this capacity for every bucket, the first one where the release of torch allows it."""
+        first_mb = cap_mb if self.lists else min(cap_mb, DEFAULT_FIRST_BYTES / MIB)
+        return self._point(cap_mb, self.layouts([int(first_mb * MIB), int(cap_mb * MIB)]))
 
     def run(self, layouts: list[Buckets]) -> Replay:
         return replay(self.timeline, layouts, self.curve, self.slowdown)
@@ -330,7 +365,11 @@ def _rounded_up(value: float, digits: int) -> float:
 
 def _scaled(curve: LinkCurve, factor: float) -> LinkCurve:
     return replace(
-        curve, ns=curve.ns * factor, slope_ns=curve.slope_ns * factor, latency_ns=round(curve.latency_ns * factor)
+        curve,
+        ns=curve.ns * factor,
+        slope_ns=curve.slope_ns * factor,
+        latency_ns=round(curve.latency_ns * factor),
+        bandwidth_gb_s=curve.bandwidth_gb_s / factor,
     )
 
 

@@ -23,7 +23,14 @@ from bucketlab.link.algorithms import ALGORITHMS, RING, Algorithm, Fabric
 from bucketlab.link.curve import Float64s, LinkCurve
 from bucketlab.link.sweep import fabric_of, load_sweep
 from bucketlab.predict.assignment import DEFAULT_FIRST_BYTES, MIB, Buckets
-from bucketlab.predict.forecast import current_layouts, fit_slowdown, observations, timeline_of, unsayable
+from bucketlab.predict.forecast import (
+    current_layouts,
+    curve_in_training,
+    fit_slowdown,
+    observations,
+    timeline_of,
+    unsayable,
+)
 from bucketlab.predict.replay import NO_SLOWDOWN, ModuleGradients, Replay, Slowdown, Timeline, replay
 from bucketlab.schema.profile import Profile
 
@@ -248,7 +255,7 @@ def _as_measured(profile: Profile, timeline: Timeline, now: list[Buckets]) -> tu
     """How compute and communication slowed each other when profiled, and what the model misses that step by."""
     if profile.link is None or profile.world_size == 1:
         return NO_SLOWDOWN, None
-    curve = LinkCurve.of(profile.link)
+    curve = curve_in_training(profile)
     slowdown = fit_slowdown(timeline, curve, observations(profile, now))
     if profile.step is None:
         return slowdown, None
@@ -310,7 +317,7 @@ class _Scene:
         self.profile, self.question, self.timeline = profile, question, timeline
         self.ideal_ns, self.slowdown, self.now, self.per_node = ideal_ns, slowdown, now, per_node
         self.travelling_bytes = question.compression * sum(sum(module.bytes) for module in timeline.modules)
-        self.measured = None if profile.link is None else LinkCurve.of(profile.link)
+        self.measured = None if profile.link is None else curve_in_training(profile)
         self.fabric = question.fabric or _fabric_of(profile)
         self.layouts = _layouts(profile, timeline)
         self.cap_mb_now = max(profile.modules, key=lambda one: one.parameters).bucket_cap_mb
@@ -406,7 +413,7 @@ def _compressed(curve: LinkCurve, factor: float) -> LinkCurve:
 
 def _fabric_of(profile: Profile) -> Fabric:
     assert profile.link is not None
-    curve = LinkCurve.of(profile.link)
+    curve = curve_in_training(profile)
     return Fabric.of_ring(curve.latency_ns, curve.bandwidth_gb_s, profile.link.ranks)
 
 

@@ -26,6 +26,21 @@ class StepTime(msgspec.Struct, kw_only=True):
     excluded: int  # steps seen but not counted: evaluation, a skipped GradScaler step, another number of backwards
 
 
+class HeldBack(msgspec.Struct, kw_only=True):
+    """Steps that sent nothing until their last gradient was there, and then all buckets: compute and the link apart.
+
+    Medians over the steps, of each step the figure that decides it.
+    """
+
+    steps: int
+    step_ns: int
+    compute_ns: int  # until the slowest rank's last gradient
+    compute_p10_ns: int
+    compute_p90_ns: int
+    communication_ns: int  # from there until the rank that came last had all buckets back
+    optimizer_ns: int  # from there to the end of the step
+
+
 class Breakdown(msgspec.Struct, kw_only=True):
     """One traced step, medians over the steps of the trace window (and over ranks, in the run's own breakdown)."""
 
@@ -223,6 +238,7 @@ class Profile(msgspec.Struct, kw_only=True):
     forward_ns: int | None  # from the step's start to the start of its last backward
     backward_ns: int | None  # that backward, exposed communication included
     optimizer_ns: int | None  # from there to the end of the step
+    held_back: HeldBack | None = None
     input_ns: int | None  # of forward_ns, before the model was called: waiting for data
     link: Link | None
     stragglers: Stragglers | None

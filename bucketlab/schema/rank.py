@@ -17,6 +17,7 @@ class TimedStep(msgspec.Struct, kw_only=True):
     input_ns: int | None  # from the step's start until the model was called
     forward_ns: int | None  # from the step's start to the start of the first backward that synchronises
     backward_ns: int | None  # to the end of the last one
+    computed_ns: int | None = None  # of backward_ns, until its last gradient: told where ready times are taken
     regular: bool  # neither skipped nor with evaluation in it, and with the usual number of backwards
 
 
@@ -35,6 +36,7 @@ class RankReport(msgspec.Struct, kw_only=True):
     host: str
     device: str
     steps: list[TimedStep]
+    held_back: list[TimedStep] = []  # steps that sent all buckets after their last gradient
     analysis: RankAnalysis | None
     memory: Memory
     nccl: Used | None  # None: no log of NCCL's

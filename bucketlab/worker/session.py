@@ -22,6 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -54,7 +55,10 @@ if TYPE_CHECKING:
 _MIB = 2**20  # DDP's "mb"
 _TIMING_SECONDS = 5.0
 _FEWEST_TIMED, _MOST_TIMED = 20, 200
+_MOST_HELD_BACK, _HELD_BACK_SECONDS = 15, 2.0  # further steps whose communication is held back
 _SETTLING_STEPS = 4  # of a new reducer, until DDP tells its buckets again
+# The rest of the time box is for slow links, on which buckets matter most, to reach the whole gradient at all.
+_REPEAT_LINK_SECONDS = 3.0
 _TOPOLOGY_ROUNDS, _STEPS_OF_A_TURN = 4, 5
 _STEPS_OF_A_NEW_REDUCER = 2  # the first backward of one is not like the others
 _PATIENCE_WITH_ANOTHER_PROFILER = 50  # steps
@@ -83,6 +87,7 @@ class Session:
         self.layouts: dict[int, ddp.Layout] = {}  # id of module -> its buckets while steps were timed
         self.analysis: RankAnalysis | None = None
         self.ready: dict[int, list[int]] = {}
+        self.held_back: list[tuple[Step, int]] = []  # with ns from the start of its backward to its last gradient
         self.link_points: list[LinkPoint] = []
         self.link_dtype = ""
         self.topologies: dict[str, TopologySteps] = {}
@@ -119,7 +124,7 @@ class Session:
             with self._phase("tracing", self.config.traced_steps + 1):
                 yield from self._trace()
         with self._phase("ready times", self.config.ready_steps + 1):
-            yield from self._take_ready_times()
+            yield from self._take_ready_times(self.config.ready_steps)
         if self.config.emulate is None:
             with self._phase("link"):
                 self._measure_link()
@@ -128,8 +133,11 @@ class Session:
             # More steps make the step time surer; they come last, so that a short script misses nothing else.
             more = self._agree_on_more_timed_steps()
             self.complete = True
-            with self._phase("more timing", more):
+            held_back = self._agree_on_more_held_back_steps()
+            with self._phase("more timing", more + held_back):
                 yield from self._time(more)
+                if held_back:
+                    yield from self._take_ready_times(held_back)
         self.complete = True
         with self._phase("writing"):
             self._report()
@@ -172,6 +180,19 @@ class Session:
         fits = int(_TIMING_SECONDS * 1e9 / max(1, walls[len(walls) // 2]))
         return self.exchange.from_rank_0("more-timed-steps", min(_MOST_TIMED, fits) - len(self.timed), int)
 
+    def _agree_on_more_held_back_steps(self) -> int:
+        """As many as fit in a short time: few steps tell little where steps differ. None where communication runs."""
+        if self.apart or self.config.timed_steps is not None:
+            return 0
+        fits = int(
+            _HELD_BACK_SECONDS
+            * 1e9
+            / max([1, *(self._clock().between(one.start, one.end) for one, _ in self.held_back)])
+        )
+        return self.exchange.from_rank_0(
+            "more-held-back-steps", min(_MOST_HELD_BACK, fits) if self.held_back else 0, int
+        )
+
     def _trace(self) -> Flow:
         # Scripts often profile on one rank alone; all must wait for it, to stay in step.
         for number in range(_PATIENCE_WITH_ANOTHER_PROFILER):
@@ -193,22 +214,25 @@ class Session:
             return
         self.analysis = analyze_trace(read_trace(recorder.path))
 
-    def _take_ready_times(self) -> Flow:
+    def _take_ready_times(self, steps: int) -> Flow:
         modules = self.modules
         obstacles = [reason for module in modules if (reason := why_not_held_back(module))]
         times = ReadyTimes(self._clock())
         if obstacles:
             self.notes.append(f"ready times were taken while communication ran, so they are late: {obstacles[0]}")
             with times.watching(modules):
-                yield from self._note_ready_times(times)
+                yield from self._note_ready_times(times, steps)
             return
         with HeldBack(modules), times.watching(modules):
             yield  # the first backward of a new reducer is not like the others
-            yield from self._note_ready_times(times)
+            for step, last_ns in (yield from self._note_ready_times(times, steps)):
+                self.held_back.append((step, last_ns))
 
-    def _note_ready_times(self, times: ReadyTimes) -> Flow:
+    def _note_ready_times(self, times: ReadyTimes, steps: int) -> Generator[None, Step, list[tuple[Step, int]]]:
+        """Steps whose gradients were timed, with ns from the start of the backward to the last gradient."""
         clock = self._clock()
-        for _ in range(self.config.ready_steps):
+        noted = []
+        for _ in range(steps):
             times.marks.clear()
             step = yield
             if step.backward_start is None or not self._is_regular(step):
@@ -216,6 +240,10 @@ class Session:
             clock.settle()
             for parameter, mark in times.marks.items():
                 self.ready.setdefault(parameter, []).append(clock.between(step.backward_start, mark))
+            last_ns = [clock.between(step.backward_start, mark) for mark in times.marks.values()]
+            if last_ns:
+                noted.append((step, max(last_ns)))
+        return noted
 
     def _measure_link(self) -> None:
         if dist.get_world_size(self.modules[0].process_group) == 1:
@@ -229,7 +257,8 @@ class Session:
         parameters = [one for _, one in ddp.named_parameters(module)]
         dtype = Counter(one.dtype for one in parameters).most_common(1)[0][0]
         gradient_bytes = sum(one.numel() * one.element_size() for one in parameters)
-        meter = LinkMeter(module.process_group, dtype, self.device, self.config.link_seconds)
+        seconds = self.config.link_seconds
+        meter = LinkMeter(module.process_group, dtype, self.device, seconds, repeat_seconds=_REPEAT_LINK_SECONDS)
         measurement = meter.measure(gradient_bytes)
         self.link_points = measurement.points
         self.link_dtype = str(dtype).removeprefix("torch.")
@@ -343,6 +372,7 @@ class Session:
             host=socket.gethostname(),
             device=self._device_name(),
             steps=self._timed_steps(),
+            held_back=self._held_back_steps(),
             analysis=self.analysis,
             memory=memory.measure(self.modules, self.optimizers, self.device, peak, self.fixed_bytes, ranks_here),
             nccl=what_was_used(logs) if logs else None,
@@ -439,6 +469,15 @@ class Session:
             backward_ns=backward_ns,
             regular=self._is_regular(step),
         )
+
+    def _held_back_steps(self) -> list[TimedStep]:
+        if self.config.emulate is not None:  # their communication took the real link
+            return []
+        clock = self._clock()
+        return [
+            msgspec.structs.replace(self._timed_step(clock, step), computed_ns=last_ns)
+            for step, last_ns in self.held_back
+        ]
 
     def _is_regular(self, step: Step) -> bool:
         return not step.skipped and not step.evaluated and step.backwards == self._usual_backwards()

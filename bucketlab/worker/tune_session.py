@@ -80,7 +80,7 @@ class TuneSession(Session):
         measure = self.task.predict and not is_known
         if measure:
             with self._phase("ready times", self.config.ready_steps + 1):
-                yield from self._take_ready_times()
+                yield from self._take_ready_times(self.config.ready_steps)
         if self.config.emulate is not None:
             yield from self._emulate()
         elif measure:
