@@ -313,6 +313,14 @@ def _warnings(trace: Trace, found: _Found) -> list[str]:
             f"{trace.source}: {outside} of {len(collectives)} collectives were launched in no step of the trace; "
             "they count in the totals alone"
         )
+    sizeless = sum(
+        what.size_bytes is None and what.op != "barrier" and not what.contradicted for what in collectives.descriptions
+    )
+    if sizeless:
+        warnings.append(
+            f"{trace.source}: {sizeless} of {len(collectives)} collectives have no size in the trace, so neither bytes "
+            "nor bus bandwidth are known: profile with record_shapes=True"
+        )
     contradicted = sum(what.contradicted for what in collectives.descriptions)
     if contradicted:
         warnings.append(

@@ -294,3 +294,29 @@ def test_events_of_no_length_count_and_take_no_time(ns):
     trace.kernel(NCCL_ALL_REDUCE, 10, 10 + ns, at=5, stream=20)
     total = analyze_trace(trace.build()).total
     assert (total.collectives, total.communication_ns) == (1, ns)
+
+
+def test_collectives_without_a_size_are_warned_of_once_with_the_remedy():
+    trace = TraceBuilder()
+    for start in (0, 100):
+        trace.kernel(NCCL_ALL_REDUCE, start, start + 50, at=start)
+    (warning,) = analyze_trace(trace.build()).warnings
+    assert "2 of 2 collectives have no size" in warning
+    assert "record_shapes=True" in warning
+
+    trace = TraceBuilder()
+    trace.kernel(NCCL_ALL_REDUCE, 0, 50, at=0, args=all_reduce_args(1000))
+    assert analyze_trace(trace.build()).warnings == []
+
+
+def test_a_graph_that_is_launched_again_in_each_step_gives_each_step_its_own_kernels():
+    """A replay has a correlation id of its own, and its kernels the nodes of the one graph that was captured."""
+    trace = TraceBuilder()
+    for number in range(3):
+        begin = number * 1000
+        trace.step(number, begin, begin + 1000)
+        replay = trace.launch(begin + 900, name="cudaGraphLaunch")  # runs in the next step's range
+        trace.kernel("gemm", begin + 1000, begin + 1100, correlation=replay)
+        trace.kernel(NCCL_ALL_REDUCE, begin + 1050, begin + 1200, correlation=replay, stream=20)
+    steps = analyze_trace(trace.build()).steps
+    assert [(one.kernels, one.collectives, one.overlap_ns, one.exposed_ns) for one in steps] == [(2, 1, 50, 100)] * 3
