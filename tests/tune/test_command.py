@@ -165,7 +165,7 @@ def test_a_job_whose_buckets_cannot_change_in_place_is_told_of_relaunch(tmp_path
 
 def test_with_relaunch_each_setting_is_given_to_the_constructor(tmp_path: Path) -> None:
     """And what was measured until Ctrl-C is kept: a whole study of launches takes minutes."""
-    command = ["tune", "--relaunch", "--study", "killed", SCRIPTS / "sparse_embedding.py"]
+    command = ["tune", "--relaunch", "--study", "killed", PLAIN]
     storage = f"sqlite:///{tmp_path}/sweeps/killed/study.db"
     process = start(*command, cwd=tmp_path, environment=LONG)
     while len(_finished(storage)) < 3:
