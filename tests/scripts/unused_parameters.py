@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.trunk = nn.Linear(WIDTH, 64)
-        self.heads = nn.ModuleList([nn.Linear(64, 1), nn.Linear(64, 1)])
-        self.never = nn.Linear(64, 1)
+        self.trunk = nn.Sequential(nn.Linear(WIDTH, 512), nn.ReLU(), nn.Linear(512, 512))
+        self.heads = nn.ModuleList([nn.Linear(512, 1), nn.Linear(512, 1)])
+        self.never = nn.Linear(512, 1)
 
     def forward(self, inputs: Tensor, head: int) -> Tensor:
         return self.heads[head](self.trunk(inputs).relu())
