@@ -119,7 +119,7 @@ def train(folder: Path, name: str) -> None:
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    network, inputs, targets = _job(name)
+    network, inputs, targets = job_of(name)
     model = DistributedDataParallel(network, gradient_as_bucket_view=name == "convnet")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -168,7 +168,7 @@ def train(folder: Path, name: str) -> None:
     dist.destroy_process_group()
 
 
-def _job(name: str) -> Any:  # torch is imported by ranks alone
+def job_of(name: str) -> Any:  # torch is imported by ranks alone
     import torch
 
     from bucketlab.examples.models import ConvNet, Transformer, Wide

@@ -92,6 +92,7 @@ class TunedTrial(msgspec.Struct, kw_only=True):
 
     number: int
     params: dict[str, Any]
+    setting: TunedSetting | None = None  # without what was built and measured, which stands here
     state: Literal["complete", "failed", "running"]
     bucket_bytes: list[int]  # read back from DDP; where it failed before, those of DDP's rule
     step_ns: list[int]  # samples: of each measured step, the slowest rank's
@@ -135,4 +136,5 @@ class Tuning(msgspec.Struct, kw_only=True):
     how_to_apply: str
     trials: list[TunedTrial]
     steps: int  # spent by this launch, settling included
+    own_share: float | None = None  # of the time of tuning: what the study itself took between steps
     notes: list[str] = []

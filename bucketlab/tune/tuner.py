@@ -672,6 +672,7 @@ class Tuner:
         return TunedTrial(
             number=arm.number,
             params=params_of(arm.candidate, self.space)[0],
+            setting=TunedSetting.of(arm.candidate, (), None),
             state="failed" if arm.failure else "complete" if arm.finished else "running",
             bucket_bytes=list(arm.key.bucket_bytes),
             step_ns=arm.step_ns,

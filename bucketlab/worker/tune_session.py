@@ -7,6 +7,7 @@ bottom, as that of a profiled run, whose parts it uses.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,8 @@ class TuneSession(Session):
         self.task: TuneTask = observer.config.tune
         self.tuner: Tuner | None = None
         self.emulation: Emulation | None = None
-        self.over = False
+        self.own_ns = 0  # spent between steps while tuning
+        self.began_ns: int | None = None
         super().__init__(observer)
 
     # ---- the launch, top to bottom ------------------------------------------------------------------------------
@@ -147,6 +149,7 @@ class TuneSession(Session):
 
     def _tune(self) -> Flow:
         settings = InPlace(self.modules, self.emulation)
+        self.own_ns, self.began_ns = 0, time.perf_counter_ns()
         number = 0
         while (order := self.exchange.from_rank_0(f"block/{number}", self._next_order(), Order)).steps:
             failed = self._put_in_force(settings, order.candidate, number)
@@ -163,7 +166,7 @@ class TuneSession(Session):
                 self._tell(self.tuner, told, settings, failed)
             number += 1
             self._count_block()
-        self.over = self.observer.study_over = True
+        self.observer.study_over = True
         self._put_in_force(settings, order.candidate, number)
         if order.failure is not None:
             raise WorkFailed(order.failure)
@@ -225,6 +228,13 @@ class TuneSession(Session):
         batch, count = seen.most_common(1)[0]
         return batch if count >= _USUAL_BATCH * seen.total() else None
 
+    def step_ended(self, step: Step) -> None:
+        began_ns = time.perf_counter_ns()
+        try:
+            super().step_ended(step)
+        finally:
+            self.own_ns += time.perf_counter_ns() - began_ns
+
     def _tell(self, tuner: Tuner, step_ns: list[int], settings: InPlace, failed: int) -> None:
         block = tuner.next_block()
         assert block is not None
@@ -262,5 +272,6 @@ class TuneSession(Session):
             script=self.config.script,
             command=self.config.command,
             storage=shown_url(self.task.storage),
+            own_share=None if self.began_ns is None else self.own_ns / (time.perf_counter_ns() - self.began_ns),
             notes=[*self.notes, *result.notes],
         )

@@ -1,0 +1,288 @@
+"""What tuning finds and costs, on links of several rates between two hosts made of network namespaces.
+
+    python -m bench.tuning measure FOLDER [--mbit-per-s 1000 4000] [--models transformer convnet wide] [--no-prediction]
+    python -m bench.tuning report FOLDER
+
+Needs root on Linux. One job runs under `bucketlab run --autotune --trials 40`; then the same processes train on with
+every layout that the study tried, in place, in rounds, each in another order. After two rounds only layouts near the
+best stay, until the median of the best is known to half a percent or the rounds are used up. That is the grid which the
+setting found is held against: the tuner's own samples say nothing about how good its choice was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.prediction import job_of
+from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
+from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
+from bucketlab.tune.files import RESULT
+from bucketlab.tune.pairs import interval_of, level_of
+
+_ROOT = Path(__file__).parents[1]
+_RATES_MBIT = (1000, 4000)
+_MODELS = ("transformer", "convnet", "wide")
+_TRIALS = 40
+_SETTLING_STEPS, _TIMED_STEPS = 3, 4
+_ALL_ROUNDS, _MOST_ROUNDS = 2, 14
+_NEAR = 0.06  # of the best: layouts that stay after the first rounds
+_TIGHT = 0.005
+_LAUNCHES = 40
+
+
+class Arm(msgspec.Struct, kw_only=True):
+    """One layout of the grid."""
+
+    candidate: Candidate
+    bucket_bytes: list[int]
+    step_ns: list[list[int]] = []  # of each round, each timed step's slowest rank
+
+
+class Case(msgspec.Struct, kw_only=True):
+    """One model on one link."""
+
+    model: str
+    mbit_per_s: int
+    predicted: bool
+    tuning: Tuning
+    tuning_seconds: float  # of the launch, until the setting was found
+    launch_seconds: float  # of one launch of the script that makes a fortieth of the study's steps
+    grid: list[Arm]
+
+
+# ---- measuring --------------------------------------------------------------------------------------------------
+
+
+def measure(folder: Path, rates: list[int], models: list[str], predicted: bool) -> None:
+    if (reason := reason_unavailable()) is not None:
+        sys.exit(f"no hosts to be had: {reason}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for rate in rates:
+        for model in models:
+            name = f"{model}-{rate}" + ("" if predicted else "-no-prediction")
+            _run(folder / name, model, rate, predicted)
+            print(_line(_case(folder / name)), flush=True)
+
+
+def _run(folder: Path, model: str, rate_mbit: int, predicted: bool) -> None:
+    folder.mkdir()
+    script = ["-m", "bench.tuning", "train", str(folder.resolve()), "--models", model]
+    options = ["--trials", str(_TRIALS), "--study", "bench", *([] if predicted else ["--no-prediction"])]
+    with network(2, mbit_per_s=rate_mbit) as hosts:
+        began = time.time()
+        autotune = ["bucketlab", "run", "--autotune", *options]
+        _launch(folder, hosts, lambda host: [*autotune, "--out", str(folder / host)], script)
+        tuning = msgspec.json.decode((folder / hosts[0].name / "bench" / RESULT).read_bytes(), type=Tuning)
+        found = (folder / hosts[0].name / "bench" / RESULT).stat().st_mtime
+        steps = max(1, tuning.steps // _LAUNCHES)
+        launched = time.time()
+        _launch(folder, hosts, lambda host: ["torch.distributed.run"], [*script, "--steps", str(steps)])
+        ended = time.time()
+    case = Case(
+        model=model,
+        mbit_per_s=rate_mbit,
+        predicted=predicted,
+        tuning=tuning,
+        tuning_seconds=found - began,
+        launch_seconds=ended - launched,
+        grid=msgspec.json.decode((folder / "grid.json").read_bytes(), type=list[Arm]),
+    )
+    (folder / "case.json").write_bytes(msgspec.json.encode(case))
+
+
+def _launch(folder: Path, hosts: Any, command: Any, script: list[str]) -> None:
+    nodes = []
+    for index, host in enumerate(hosts):
+        argv = [
+            *(sys.executable, "-m", *command(host.name)),
+            *("--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1"),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts[0].address}:29500", "--rdzv-id", "bench"),
+            *script,
+        ]
+        threads = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)}
+        log = (folder / f"{host.name}.log").open("a")
+        nodes.append(host.popen(argv, env={**os.environ, **threads}, stdout=log, stderr=subprocess.STDOUT))
+    if any([node.wait(timeout=900) for node in nodes]):
+        sys.exit(f"a launch failed; see {folder}")
+
+
+def train(folder: Path, name: str, steps: int | None) -> None:
+    """What each rank does: a plain training script; once it has been tuned, the grid."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bucketlab.worker.setting import InPlace
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    plain, inputs, targets = job_of(name)
+    model = DistributedDataParallel(plain, gradient_as_bucket_view=name == "convnet")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    if steps is not None:
+        for _ in range(steps):
+            step()
+        dist.destroy_process_group()
+        return
+
+    def rank_0(value: Any) -> Any:
+        box = [value]
+        dist.broadcast_object_list(box)
+        return box[0]
+
+    while not rank_0(bool(_results(folder))):
+        for _ in range(10):
+            step()
+    settings = InPlace([model])
+    arms: list[Arm] = rank_0(_arms(folder) if dist.get_rank() == 0 else None)
+    order = random.Random(name)
+    for number in range(_MOST_ROUNDS):
+        near = arms if number < _ALL_ROUNDS else rank_0(_near(arms))
+        wanted = [arm.bucket_bytes for arm in near]
+        in_turn = [arm for arm in arms if arm.bucket_bytes in wanted]
+        order.shuffle(in_turn)
+        for arm in in_turn:
+            settings.apply(arm.candidate)
+            for _ in range(_SETTLING_STEPS):
+                step()
+            walls = []
+            for _ in range(_TIMED_STEPS):
+                began_ns = time.perf_counter_ns()
+                step()
+                walls.append(time.perf_counter_ns() - began_ns)
+            slowest = torch.tensor(walls)
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+            arm.step_ns.append(slowest.tolist())
+        if number >= _ALL_ROUNDS and rank_0(_is_tight(arms)):
+            break
+    if dist.get_rank() == 0:
+        (folder / "grid.json").write_bytes(msgspec.json.encode(arms))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _results(folder: Path) -> list[Path]:
+    return list(folder.glob(f"*/bench/{RESULT}"))
+
+
+def _arms(folder: Path) -> list[Arm]:
+    """Each layout that the study tried, once."""
+    tuning = msgspec.json.decode(_results(folder)[0].read_bytes(), type=Tuning)
+    arms: dict[tuple[int, ...], Arm] = {}
+    for trial in tuning.trials:
+        assert trial.setting is not None
+        candidate = CURRENT if trial.is_current else trial.setting.candidate()
+        if trial.state == "complete":
+            arms.setdefault(tuple(trial.bucket_bytes), Arm(candidate=candidate, bucket_bytes=trial.bucket_bytes))
+    return list(arms.values())
+
+
+def _level(arm: Arm) -> float:
+    return statistics.median(level_of(one) for one in arm.step_ns)
+
+
+def _near(arms: list[Arm]) -> list[Arm]:
+    best = min(_level(arm) for arm in arms)
+    return [arm for arm in arms if _level(arm) <= best + _NEAR]
+
+
+def _is_tight(arms: list[Arm]) -> bool:
+    best = min(_near(arms), key=_level)
+    if len(best.step_ns) < _ALL_ROUNDS + 4:
+        return False
+    low, high = interval_of([level_of(one) for one in best.step_ns], 0.95)
+    return high - low < 2 * _TIGHT
+
+
+# ---- reporting --------------------------------------------------------------------------------------------------
+
+
+def report(folder: Path) -> None:
+    cases = [_case(path.parent) for path in sorted(folder.glob("*/case.json"))]
+    if not cases:
+        sys.exit(f"{folder} holds no case.json: measure first")
+    for case in cases:
+        print(_line(case))
+    within = [_loss(case) <= 0.01 for case in cases]
+    print(f"within 1 % of the grid's best: {sum(within)} of {len(within)} studies")
+
+
+def _case(folder: Path) -> Case:
+    return msgspec.json.decode((folder / "case.json").read_bytes(), type=Case)
+
+
+def _loss(case: Case) -> float:
+    """By how much a step takes longer with the setting that the study recommends than with the grid's best."""
+    tuning = case.tuning
+    chosen = tuning.best if tuning.significant else tuning.baseline
+    arm = next(one for one in case.grid if one.bucket_bytes == chosen.bucket_bytes)
+    rounds = len(arm.step_ns)
+    best = min((one for one in case.grid if len(one.step_ns) >= rounds), key=_level)
+    return float(2.718281828 ** (_level(arm) - _level(best)) - 1)
+
+
+def _found_after(case: Case) -> int | None:
+    """Training steps until a layout within 1 % of the grid's best was first measured."""
+    best = min(_level(one) for one in case.grid)
+    near = [one.bucket_bytes for one in case.grid if _level(one) <= best + 0.01]
+    steps = [one.after_steps for one in case.tuning.trials if one.bucket_bytes in near and one.after_steps is not None]
+    return min(steps, default=None)
+
+
+def _line(case: Case) -> str:
+    tuning = case.tuning
+    chosen = tuning.best if tuning.significant else tuning.baseline
+    rounds = sorted(len(one.step_ns) for one in case.grid)
+    speedup = (
+        ""
+        if tuning.speedup is None or tuning.ci95 is None
+        else (f"{tuning.speedup:+.1%} [{tuning.ci95[0]:+.1%}, {tuning.ci95[1]:+.1%}]")
+    )
+    launches = case.launch_seconds * _LAUNCHES
+    return (
+        f"{case.model} at {case.mbit_per_s} Mbit/s{'' if case.predicted else ', no prediction'}: "
+        f"{'takes' if tuning.significant else 'keeps'} {chosen.bucket_cap_mb or chosen.bucket_cap_mb_list} MiB, "
+        f"measured {speedup}; {_loss(case):.1%} from the best of {len(case.grid)} layouts "
+        f"({rounds[0]} to {rounds[-1]} rounds); such a setting first tried after {_found_after(case)} steps; "
+        f"{tuning.steps} steps, {case.tuning_seconds:.0f} s against {launches:.0f} s of {_LAUNCHES} launches "
+        f"({case.tuning_seconds / launches:.2f}); own work {tuning.own_share or 0:.1%} of the time"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["measure", "report", "train"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--mbit-per-s", type=int, nargs="+", default=_RATES_MBIT)
+    parser.add_argument("--models", nargs="+", choices=_MODELS, default=_MODELS)
+    parser.add_argument("--no-prediction", action="store_true")
+    parser.add_argument("--steps", type=int)
+    options = parser.parse_args()
+    match options.action:
+        case "measure":
+            measure(options.folder, options.mbit_per_s, options.models, not options.no_prediction)
+        case "report":
+            report(options.folder)
+        case _:
+            train(options.folder, options.models[0], options.steps)
+
+
+if __name__ == "__main__":
+    main()
