@@ -112,7 +112,8 @@ def _launch(folder: Path, hosts: Any, command: Any, script: list[str]) -> None:
         threads = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)}
         log = (folder / f"{host.name}.log").open("a")
         nodes.append(host.popen(argv, env={**os.environ, **threads}, stdout=log, stderr=subprocess.STDOUT))
-    if any([node.wait(timeout=900) for node in nodes]):
+    codes = [node.wait(timeout=900) for node in nodes]
+    if any(codes):
         sys.exit(f"a launch failed; see {folder}")
 
 
