@@ -362,15 +362,24 @@ def predict(
     straggler: str | None,
     as_json: bool,
 ) -> None:
-    """Step time against bucket size from a profiled RUN (the newest, a name or a folder), and what-ifs. No launch."""
+    """Step time against bucket size from a profiled RUN (the newest, a name or a folder), and what-ifs. No launch.
+
+    A trace of another profiler, or a folder of them, is taken for RUN too: its answer is ranges.
+    """
     from bucketlab.predict import predict as predicted
     from bucketlab.predict import unsayable
     from bucketlab.predict.whatif import ask
-    from bucketlab.runs import find_run, load_profile
+    from bucketlab.runs import find_run, is_trace, load_profile
 
-    profile = load_profile(find_run(run, out))
     what_if = (link, ranks, ranks_per_node, *algorithm, dtype, accumulate, straggler)
-    if compute_scale != 1.0 or any(one is not None for one in what_if):
+    asks_what_if = compute_scale != 1.0 or any(one is not None for one in what_if)
+    if run is not None and is_trace(Path(run)):
+        if asks_what_if:
+            raise BadInput(f"{run} is a trace, and what-ifs need a profile: bucketlab profile train.py")
+        _predict_from_trace(run, as_json)
+        return
+    profile = load_profile(find_run(run, out))
+    if asks_what_if:
         answer = ask(
             profile,
             link=link,
@@ -402,6 +411,21 @@ def predict(
     from bucketlab.report.prediction import print_prediction
 
     print_prediction(prediction, profile.run, Console())
+
+
+def _predict_from_trace(path: str, as_json: bool) -> None:
+    from bucketlab.analysis.files import analyze_paths
+    from bucketlab.predict.foreign import predict_trace
+
+    made = predict_trace(analyze_paths([path]))
+    if as_json:
+        _print_json(made)
+        return
+    from rich.console import Console
+
+    from bucketlab.report.foreign import print_trace_prediction
+
+    print_trace_prediction(made, Console())
 
 
 @cli.command(cls=_LaunchCommand, context_settings={"allow_interspersed_args": False})

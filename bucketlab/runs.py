@@ -118,3 +118,10 @@ def find_run(name: str | None, out: Path) -> Path:
         if (folder / PROFILE).is_file():
             return folder
     raise BadInput(f"there is no profiled run {name!r}, neither as a path nor in {out}.")
+
+
+def is_trace(path: Path) -> bool:
+    """Whether it is a file, or a folder of traces that belong to no profiled run."""
+    if path.is_dir():
+        return not (path / PROFILE).is_file() and any(path.glob("*.json*"))
+    return path.is_file()
