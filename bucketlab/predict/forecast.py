@@ -61,7 +61,7 @@ def predict(profile: Profile) -> Prediction | None:
         floor_ns=math.floor(reached_ns + timeline.optimizer_ns),
         current=current,
         default=forecast.default_point(),
-        plan=forecast.plan(),
+        plan=forecast.plan(min(point.step_ns for point in points)),
         slowed_compute=round(slowdown.compute, 3),
         slowed_communication=round(slowdown.communication, 3),
         error=None if profile.step is None else round(forecast.error, 4),
@@ -333,8 +333,14 @@ class Forecast:
             round(run.step_ns + math.hypot(later_ns, own_ns)),
         )
 
-    def plan(self) -> PlannedBuckets | None:
-        """The best consecutive buckets, where all gradients are of one module and dtype."""
+    def plan(self, others_ns: float) -> PlannedBuckets | None:
+        """The best consecutive buckets, where all gradients are of one module and dtype; None where they win nothing.
+
+        The planner knows a link that moves one bucket at a time and never slows; its buckets are judged by replay.
+
+        Args:
+            others_ns: the fastest step that a capacity for all buckets makes.
+        """
         if len(self.timeline.modules) != 1:
             return None
         module = self.timeline.modules[0]
@@ -344,6 +350,8 @@ class Forecast:
         partitions = [best_partition(module.bytes, module.ready_ns, _scaled(self.curve, one)) for one in sorted(curves)]
         runs = [self.run([as_buckets(one)]) for one in partitions]
         best = min(range(len(runs)), key=lambda at: runs[at].step_ns)
+        if runs[best].step_ns >= others_ns * (1 - _NO_DIFFERENCE):
+            return None
         merged = merged_as_mg_wfbp(module.bytes, module.ready_ns, self.curve)
         return PlannedBuckets(
             bucket_bytes=runs[best].bytes,

@@ -35,7 +35,7 @@ def _sentence(prediction: Prediction) -> str:
         f"({units.duration(now_ns)}). No bucketing, however clever, gets below {units.duration(prediction.floor_ns)}."
     ]
     plan = prediction.plan
-    if plan is not None and plan.step_ns <= best.step_ns:
+    if plan is not None:
         how = (
             f"bucket_cap_mb_list={plan.bucket_cap_mb_list}"
             if plan.bucket_cap_mb_list

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,15 @@ from hypothesis import strategies as st
 from bucketlab.link.curve import LinkCurve
 from bucketlab.predict import predict, unsayable
 from bucketlab.predict.assignment import MIB, assign
-from bucketlab.predict.forecast import Observation, fit_slowdown, timeline_of
+from bucketlab.predict.forecast import (
+    Observation,
+    current_layouts,
+    curve_in_training,
+    fit_slowdown,
+    timeline_of,
+)
 from bucketlab.predict.replay import ModuleGradients, Slowdown, Timeline, replay
-from bucketlab.schema.profile import Prediction, Profile
+from bucketlab.schema.profile import Gradient, HeldBack, Prediction, Profile
 from tests.predict.models import timelines
 from tests.report import profiles
 
@@ -29,9 +37,9 @@ def predicted(profile: Profile) -> Prediction:
 def test_nothing_predicted_beats_the_floor_and_no_capacity_the_plan(make):
     prediction = predicted(make())
     steps = [point.step_ns for point in prediction.points]
-    assert prediction.plan is not None
-    assert prediction.floor_ns <= prediction.plan.step_ns <= min(steps) + 1
-    assert prediction.plan.step_ns <= prediction.plan.mg_wfbp_step_ns
+    assert prediction.floor_ns <= min(steps)
+    if prediction.plan is not None:
+        assert prediction.floor_ns <= prediction.plan.step_ns < min(steps)
     assert prediction.best.step_ns <= min(steps) * 1.001
     assert prediction.best.step_ns <= prediction.current_step_ns
 
@@ -55,9 +63,13 @@ def test_the_points_reach_from_one_gradient_a_bucket_to_one_bucket():
     assert points[-1].buckets == 1
 
 
-@pytest.mark.parametrize("make", MADE)
-def test_the_plan_s_capacities_make_the_planned_buckets(make):
-    profile = make()
+def test_a_plan_that_wins_nothing_over_the_best_capacity_is_not_offered():
+    for make in (profiles.overlapped, profiles.exposed, profiles.hidden):
+        assert predicted(make()).plan is None
+
+
+def test_the_plan_s_capacities_make_the_planned_buckets():
+    profile = profiles.thousand_buckets()
     plan = predicted(profile).plan
     assert plan is not None
     sizes = [gradient.bytes for gradient in profile.gradients]
@@ -71,7 +83,7 @@ def test_where_communication_is_hidden_the_current_setting_is_the_best():
 
 
 def test_releases_that_keep_a_small_first_bucket_are_predicted_with_it_and_are_given_no_list():
-    profile = profiles.exposed()
+    profile = profiles.thousand_buckets()
     profile.versions["torch"] = "2.12.1+cu128"
     prediction = predicted(profile)
     assert prediction.plan is not None and prediction.plan.bucket_cap_mb_list == []
@@ -121,6 +133,33 @@ def test_a_rank_that_is_always_late_delays_the_whole_step():
     assert shift_ns == 38 * profiles.MS  # what it is late by even in its best steps
 
 
+def test_steps_whose_communication_was_held_back_set_compute_link_and_rest():
+    profile = profiles.exposed()
+    timeline, curve = timeline_of(profile), curve_in_training(profile)
+    now = current_layouts(profile, timeline)
+    together = Timeline(
+        [replace(one, ready_ns=[timeline.compute_end_ns] * len(one.bytes)) for one in timeline.modules],
+        timeline.compute_end_ns,
+        timeline.optimizer_ns,
+    )
+    sent_ns = replay(together, now, curve).step_ns - timeline.compute_end_ns - timeline.optimizer_ns
+    profile.held_back = HeldBack(
+        steps=10,
+        step_ns=round(1.1 * timeline.compute_end_ns + 1.2 * sent_ns + 7_000_000),
+        compute_ns=round(1.1 * timeline.compute_end_ns),
+        compute_p10_ns=0,
+        compute_p90_ns=0,
+        communication_ns=round(1.2 * sent_ns),
+        optimizer_ns=5_000_000,
+    )
+    told = timeline_of(profile)
+    assert told.compute_end_ns == pytest.approx(1.1 * timeline.compute_end_ns)
+    assert max(told.modules[0].ready_ns) == pytest.approx(1.1 * max(timeline.modules[0].ready_ns))
+    assert told.optimizer_ns == pytest.approx(7_000_000, rel=1e-3)  # the rest, waiting included
+    sizes = [10_000, 10_000_000]
+    assert curve_in_training(profile).time_ns(sizes) == pytest.approx(1.2 * curve.time_ns(sizes), rel=1e-3)
+
+
 def test_a_profile_without_link_or_ready_times_says_what_cannot_be_said():
     assert unsayable(profiles.exposed()) == []
     no_link = profiles.exposed(link=None)
@@ -153,6 +192,29 @@ def test_modules_that_search_for_unused_parameters_keep_the_order_of_declaration
     assert module.bytes == [gradient.bytes for gradient in reversed(profile.gradients)]
     caps = [MIB, 25 * MIB]
     assert module.buckets(caps)[0][-1] == len(module.bytes) - 1  # the last declared is in the first bucket
+
+
+@settings(max_examples=25, deadline=None)
+@given(timelines(most=30, in_order=True), st.integers(0, 60), st.floats(1, 10), st.integers(1, 2), st.data())
+def test_no_layout_beats_the_floor_of_a_prediction_and_an_offered_plan_beats_every_capacity(
+    timeline, latency_ns, bandwidth, concurrency, data
+):
+    module = timeline.modules[0]
+    profile = profiles.exposed()
+    assert profile.link is not None and profile.step is not None
+    profile.gradients = [
+        Gradient(module=0, name=str(at), bytes=1000 * size, dtype="float32", ready_ns=round(1000 * ready))
+        for at, (size, ready) in enumerate(zip(module.bytes, module.ready_ns, strict=True))
+    ]
+    profile.forward_ns, profile.optimizer_ns = 0, 1000
+    profile.step.median_ns = data.draw(st.integers(500_000, 3_000_000))
+    profile.link.points, profile.link.concurrency = [], concurrency
+    profile.link.latency_ns, profile.link.bandwidth_gb_s = 1000 * latency_ns, bandwidth
+    made = predicted(profile)
+    steps = [point.step_ns for point in made.points]
+    assert made.floor_ns <= min(steps)
+    if made.plan is not None:
+        assert made.floor_ns <= made.plan.step_ns < min(steps)
 
 
 @settings(max_examples=40, deadline=None)
