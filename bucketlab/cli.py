@@ -78,8 +78,8 @@ def cli() -> None:
 @click.option(
     "--link-seconds",
     type=click.FloatRange(0.5),
-    default=3.0,
-    help="Time box for the link.",
+    default=10.0,
+    help="Time box for the link; less on links that reach the whole gradient sooner.",
     show_default=True,
 )
 @click.option(

@@ -117,10 +117,10 @@ def _alone(points: Sequence[LinkPoint]) -> tuple[Float64s, Float64s]:
 
 
 def _least_relative_errors(sizes: Float64s, times: Float64s) -> tuple[float, float]:
-    """latency (ns) and slope (ns per byte), neither negative, with the least sum of relative errors.
+    """latency (ns) and slope (ns per byte), neither negative, with the least sum of errors as factors.
 
-    Of the errors, not of their squares: on a busy host single sizes are slower many times over, and must not bend the
-    line. Such a line passes two of the points, or one where it meets a bound; all of them are tried.
+    Of the factors' logarithms, not of their squares: on a busy host single sizes are slower many times over, and must
+    not bend the line. Lines through two of the points are tried, and through one where it meets a bound.
     """
     least_slope_ns = 1 / _FASTEST_GB_S
     first, second = np.triu_indices(len(sizes), 1)
@@ -133,7 +133,7 @@ def _least_relative_errors(sizes: Float64s, times: Float64s) -> tuple[float, flo
     if not allowed.any():  # time is less than the steepest bandwidth allows, so it hardly grew
         return 0.0, least_slope_ns
     latencies, slopes = latencies[allowed], slopes[allowed]
-    errors = np.abs((latencies[:, None] + slopes[:, None] * sizes) / times - 1).sum(axis=1)
+    errors = np.abs(np.log((latencies[:, None] + slopes[:, None] * sizes) / times)).sum(axis=1)
     best = int(np.argmin(errors))
     return float(latencies[best]), float(slopes[best])
 

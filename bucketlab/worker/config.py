@@ -63,4 +63,4 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     traced_steps: int = 5
     ready_steps: int = 5
     compare_topologies: bool = False
-    link_seconds: float = 3.0
+    link_seconds: float = 10.0

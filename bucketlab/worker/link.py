@@ -6,7 +6,9 @@ nccl-tests': operations back to back, the slowest rank's time.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +29,8 @@ _MOST_BLOCKS = 60
 _CLOSE_ENOUGH = 0.03  # half the width of the median's 95 % confidence interval, as a part of the median
 _IN_FLIGHT_BYTES = (64 * 1024, _MIB, 8 * _MIB)
 _PART_FOR_PAIRS = 0.2  # of the time box
+_PART_FOR_LARGEST = 0.4  # of what is left of it then
+_FEWEST_OPERATIONS = 3  # to warm up, to see how many make a block, and the block
 
 Samples = npt.NDArray[np.float64]
 
@@ -45,46 +49,62 @@ class LinkMeter:
         dtype: of its gradients.
         device: of its gradients.
         seconds: time box of the whole measurement; the size under way is finished.
+        repeat_seconds: of them, what may be spent on making times surer once every size has been seen.
     """
 
-    def __init__(self, group: dist.ProcessGroup, dtype: torch.dtype, device: torch.device, seconds: float) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        dtype: torch.dtype,
+        device: torch.device,
+        seconds: float,
+        repeat_seconds: float = math.inf,
+    ) -> None:
         self._group = group
         self._dtype = dtype
         self._device = device
-        self._box_ns = int(seconds * 1e9)
+        self._box_ns = seconds * 1e9
+        self._repeat_ns = min(seconds, repeat_seconds) * 1e9
         self._ranks = dist.get_world_size(group)
 
     def measure(self, gradient_bytes: int) -> LinkMeasurement:
         """Points of rising size up to `gradient_bytes`, then a few with two in flight. Every rank must call it."""
         began_ns = time.monotonic_ns()
-        sizes = _sizes(gradient_bytes)
+        order = in_order_of_need(_sizes(gradient_bytes))
         points: list[LinkPoint] = []
-        for done, size in enumerate(sizes):
-            spent_ns = time.monotonic_ns() - began_ns
-            left_ns = self._agree(self._box_ns * (1 - _PART_FOR_PAIRS) - spent_ns, dist.ReduceOp.MIN)
-            guess_ns = points[-1].ns * size / points[-1].bytes if points else 0.0
-            if not self._fits(size) or (points and guess_ns * (_BLOCKS_AT_A_TIME + 1) > left_ns):
-                return LinkMeasurement(points + self._pairs(points), cut_at_bytes=points[-1].bytes if points else None)
-            points.append(self._point(size, 1, left_ns / (len(sizes) - done)))
-        return LinkMeasurement(points + self._pairs(points), cut_at_bytes=None)
+        for done, size in enumerate(order):
+            spent_ns = self._agree(float(time.monotonic_ns() - began_ns), dist.ReduceOp.MAX)
+            left_ns = self._box_ns * (1 - _PART_FOR_PAIRS) - spent_ns
+            if not self._fits(size) or _guess_ns(points, size) * _FEWEST_OPERATIONS > left_ns:
+                continue
+            part = _PART_FOR_LARGEST if size == gradient_bytes else 1 / (len(order) - done)
+            points.append(self._point(size, 1, (self._repeat_ns * (1 - _PART_FOR_PAIRS) - spent_ns) * part))
+        points.sort(key=lambda point: point.bytes)
+        largest = points[-1].bytes if points else None
+        cut = largest is None or largest < gradient_bytes - self._dtype.itemsize
+        return LinkMeasurement(points + self._pairs(points), cut_at_bytes=largest if cut else None)
 
     def _pairs(self, alone: list[LinkPoint]) -> list[LinkPoint]:
-        largest = max((point.bytes for point in alone), default=0)
-        sizes = [size for size in _IN_FLIGHT_BYTES if size <= largest]
-        return [self._point(size, 2, self._box_ns * _PART_FOR_PAIRS / len(sizes)) for size in sizes]
+        box_ns = self._box_ns * _PART_FOR_PAIRS / len(_IN_FLIGHT_BYTES)
+        fitting = {point.bytes for point in alone if 2 * point.ns * _FEWEST_OPERATIONS <= box_ns}
+        sizes = [size for size in _IN_FLIGHT_BYTES if size in fitting]
+        return [self._point(size, 2, self._repeat_ns * _PART_FOR_PAIRS / len(sizes)) for size in sizes]
 
     def _point(self, size: int, in_flight: int, budget_ns: float) -> LinkPoint:
+        """With at least one block of operations, and as many as the budget allows until the median is sure."""
         elements = max(1, size // self._dtype.itemsize)
         buffers = [torch.zeros(elements, dtype=self._dtype, device=self._device) for _ in range(in_flight)]
         self._block_ns(buffers, 1)  # connections and buffers of this size are made now
         once_ns = self._agree(self._block_ns(buffers, 1), dist.ReduceOp.MAX)
         operations = int(np.clip(_BLOCK_NS / once_ns, 1, _MOST_IN_BLOCK))
+        at_a_time = int(np.clip(budget_ns / (once_ns * operations), 1, _BLOCKS_AT_A_TIME))
         blocks_ns = np.zeros(0)
         while len(blocks_ns) < _MOST_BLOCKS:
-            mine = torch.tensor([self._block_ns(buffers, operations) for _ in range(_BLOCKS_AT_A_TIME)]).double()
+            mine = torch.tensor([self._block_ns(buffers, operations) for _ in range(at_a_time)]).double()
             blocks_ns = np.concatenate([blocks_ns, self._reduce(mine, dist.ReduceOp.MAX)])
             # Every rank has the same samples, so all of them stop together.
-            if _half_width(blocks_ns) < _CLOSE_ENOUGH or blocks_ns.sum() + blocks_ns[-1] > budget_ns:
+            enough = len(blocks_ns) >= _BLOCKS_AT_A_TIME and _half_width(blocks_ns) < _CLOSE_ENOUGH
+            if enough or blocks_ns.sum() + blocks_ns[-1] > budget_ns:
                 break
         each_ns = blocks_ns / (operations * in_flight)
         return _point(elements * self._dtype.itemsize, in_flight, each_ns, operations * in_flight, self._ranks)
@@ -125,6 +145,22 @@ def _sizes(gradient_bytes: int) -> list[int]:
         sizes.append(size)
         size *= _GROWTH_OF_SMALL if size < _MIB else _GROWTH_OF_LARGE
     return [*sizes, max(gradient_bytes, _SMALLEST_BYTES)]
+
+
+def in_order_of_need(sizes: Sequence[int]) -> list[int]:
+    """So that a cut loses a size between others: the ends first, and before the largest one that tells its time."""
+    telling = max((size for size in sizes if size <= _MIB), default=sizes[0])
+    first = dict.fromkeys([sizes[0], telling, sizes[-1]])
+    return [*first, *(size for size in sizes if size not in first)]
+
+
+def _guess_ns(points: Sequence[LinkPoint], size: int) -> float:
+    """Time of an all-reduce by the nearest smaller size that tells bandwidth; 0 where none was measured."""
+    smaller = [point for point in points if _MIB <= point.bytes <= size]
+    if not smaller:
+        return 0.0
+    nearest = max(smaller, key=lambda point: point.bytes)
+    return nearest.ns * size / nearest.bytes
 
 
 def median_interval(samples: Samples) -> tuple[float, float]:

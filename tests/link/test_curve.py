@@ -52,6 +52,11 @@ def test_two_sizes_at_which_the_host_was_busy_do_not_bend_the_fit(latency_ns, ba
     assert LinkCurve.fit(points).bandwidth_gb_s == pytest.approx(bandwidth_gb_s, rel=0.05)
 
 
+def test_one_large_size_tells_the_bandwidth_however_slow_the_small_ones_were():
+    busy = [point(4096, 1.6e6), point(16384, 1.1e6), point(65536, 1.04e6), point(2**20, 0.5e6), point(2**26, 56e6)]
+    assert LinkCurve.fit(busy).bandwidth_gb_s == pytest.approx(2**26 / 56e6, rel=0.1)
+
+
 @given(measured, st.lists(st.integers(0, 10**10), min_size=2))
 def test_a_larger_buffer_never_takes_less_time(points, sizes):
     times = LinkCurve.fit(points).time_ns(sorted(sizes))

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
-from bucketlab.worker.link import median_interval
+from bucketlab.worker.link import in_order_of_need, median_interval
 from tests.commands import ROOT, bucketlab, last_line
 
 
@@ -75,3 +77,18 @@ def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:
         low, high = median_interval(random.exponential(1.0, size=25))
         held += low <= np.log(2) <= high
     assert held / 2000 > 0.93
+
+
+@given(st.integers(0, 18), st.integers(0, 10**6))
+def test_the_ends_come_first_so_that_a_cut_loses_sizes_between_them(doublings: int, more: int) -> None:
+    sizes = [4096 << step for step in range(doublings + 1)]
+    sizes.append(sizes[-1] + more + 1)
+    order = in_order_of_need(sizes)
+    assert sorted(order) == sizes
+    assert {sizes[0], sizes[-1]} <= set(order[:3])
+
+
+def test_a_short_time_box_still_reaches_the_largest_size_asked_for(tmp_path: Path) -> None:
+    done = bucketlab("link", "--json", "--seconds", "5", "--max-mb", "64", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert max(point["bytes"] for point in json.loads(done.stdout)["points"]) == 64 * 2**20
