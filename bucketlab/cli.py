@@ -554,7 +554,7 @@ def analyze(
 @click.option("--perfetto", is_flag=True, help="Also write traces with tracks of buckets, for ui.perfetto.dev.")
 @click.option("--json", "as_json", is_flag=True, help="Print the paths of the files as one JSON document on stdout.")
 def report(run: str | None, out: Path, study: str | None, perfetto: bool, as_json: bool) -> None:
-    """The interactive page of a profiled RUN (the newest, a name or a folder): report.html, one file for any browser."""
+    """The interactive page of a profiled RUN (the newest, a name, a folder, or traces): report.html, for any browser."""
     from bucketlab.reporting import make_report
 
     made = make_report(run, out, study, perfetto)
@@ -563,6 +563,29 @@ def report(run: str | None, out: Path, study: str | None, perfetto: bool, as_jso
         return
     for path in [made.report, *made.perfetto]:
         print(path)
+
+
+@cli.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def compare(a: str, b: str, out: Path, as_json: bool) -> None:
+    """Two profiled runs side by side, A before and B after: every figure with its difference and interval."""
+    from bucketlab.comparing import compare as compared
+    from bucketlab.runs import find_run
+
+    comparison = compared(find_run(a, out), find_run(b, out))
+    if as_json:
+        _print_json(comparison)
+        return
+    from rich.console import Console
+
+    from bucketlab.report.compare import print_comparison
+
+    print_comparison(comparison, Console())
 
 
 @cli.command()

@@ -16,7 +16,7 @@ function top() {
 
 function answer() {
   const { step, breakdown } = profile;
-  const notes = [chip(kindOfRun()), dim(data.texts.spread)];
+  const notes = [chip(kindOfRun()), dim(data.texts.spread.replace(/^(measured|emulated) /, ""))];
   return el(
     "div",
     { id: "answer" },
@@ -87,7 +87,7 @@ function stepSection() {
     "One step",
     [label, el("span", { class: "space" })],
     model ? knobs() : null,
-    model && toggle ? el("p", {}, toggle.root) : null,
+    el("div", { class: "row" }, toggle ? toggle.root : el("span", {}), picture.tools),
     readout,
     picture.root,
     el("div", { class: "legend" }, legend()),
@@ -243,12 +243,12 @@ function knobs() {
     const mb = Number(scale.invert(at).toPrecision(3));
     change({ caps_bytes: capsOf(model, mb), sizes: null, cap_mb: mb, preset: null });
   });
-  const marks = el("div", { class: "marks", "aria-hidden": "true" }, presets.map((one) => el("span", { class: `tone-${one.id}`, title: one.name, style: { left: `${Math.min(100, Math.max(0, scale(one.cap_mb) / (STEPS / 100)))}%` } }, one.mark)));
+  const marks = el("div", { class: "marks", "aria-hidden": "true" }, apart(presets.map((one) => scale(one.cap_mb) / (STEPS / 100))).map((at, index) => el("span", { class: `tone-${presets[index].id}`, title: presets[index].name, style: { left: `${at}%` } }, presets[index].mark)));
   const ranks = RANKS();
   const asMeasured = ranks.indexOf(model.curve.ranks);
   const byRanks = slider("ranks", "Ranks", 0, ranks.length - 1, (at) => change({ ranks: at === asMeasured ? null : ranks[at] }));
   const speed = logarithmic([1 / 64, 64], [-60, 60]);
-  const bandwidth = slider("bandwidth", "Link bandwidth", -60, 60, (at) => change({ bandwidth: at === 0 ? null : Number(speed.invert(at).toPrecision(3)) }));
+  const bandwidth = slider("bandwidth", "Bandwidth", -60, 60, (at) => change({ bandwidth: at === 0 ? null : Number(speed.invert(at).toPrecision(3)) }));
   const buttons = presets.map((one) => el("button", { type: "button", "data-preset": one.id, onclick: () => change({ caps_bytes: one.caps_bytes, sizes: one.sizes || null, cap_mb: one.cap_mb, preset: one.id }) }, el("span", { class: `tone-${one.id}` }, one.mark), " ", el("b", {}, one.name), ` ${one.id === "planned" ? units.counted(one.sizes.length, "bucket") : units.capacity(one.cap_mb)}, ${units.duration(one.step_ns)}`));
   const sweep = el("button", { type: "button", id: "sweep", title: "moves the slider from the smallest to the largest bucket" }, "▶ Sweep");
   sweep.addEventListener("click", () => animate(cap.input, sweep));
@@ -263,6 +263,14 @@ function knobs() {
     for (const one of buttons) one.setAttribute("aria-pressed", String(one.dataset.preset === setting.preset));
   });
   return el("div", {}, el("div", { class: "knobs" }, el("div", {}, cap.root, marks), byRanks.root, bandwidth.root), el("div", { class: "presets" }, buttons, sweep, reset));
+}
+
+/** Places in per cent, moved right where two would cover each other. */
+function apart(places) {
+  const order = places.map((_, index) => index).sort((a, b) => places[a] - places[b]);
+  const moved = places.map((at) => Math.min(100, Math.max(0, at)));
+  for (let at = 1; at < order.length; at += 1) moved[order[at]] = Math.max(moved[order[at]], moved[order[at - 1]] + 2.4);
+  return moved;
 }
 
 function slider(id, name, low, high, act) {

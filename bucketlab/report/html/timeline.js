@@ -4,7 +4,7 @@
 // [{ at_ns, label, tone }], end_ns }. A bucket: { index, module, bytes, ready_ns, start_ns, end_ns, exposed_ns, names,
 // bus_gb_s, members }; its exposed part is drawn at its end.
 
-const GUTTER = 74;
+const GUTTER = 84;
 const LANE = 22;
 const MOST_WATERFALL = 300;
 const LEAST_WATERFALL = 84;
@@ -20,7 +20,7 @@ function createTimeline(label, onSelect) {
     button("−", "zoom out (-)", () => zoom(1 / 0.6)),
     button("Whole step", "show the whole step (0)", () => show(0, scene.end_ns)),
   );
-  const root = el("div", { class: "stage" }, tools, canvas, tip);
+  const root = el("div", { class: "stage" }, canvas, tip);
   let scene = null;
   let width = 0;
   let view = [0, 1];
@@ -82,7 +82,8 @@ function createTimeline(label, onSelect) {
     const waterfall = Math.min(MOST_WATERFALL, Math.max(LEAST_WATERFALL, rows * 20));
     const rowHeight = Math.min(24, waterfall / rows);
     const top = { axis: 0, compute: 24, link: 24 + LANE + 24, buckets: 24 + LANE + 24 + count * (LANE + 3) + 10 };
-    const height = top.buckets + rowHeight * rows + 8;
+    const markersAt = top.buckets + rowHeight * rows + 6;
+    const height = markersAt + (scene.markers.length ? 18 * scene.markers.length : 2);
     const ratio = window.devicePixelRatio || 1;
     canvas.style.height = `${height}px`;
     canvas.width = Math.round(width * ratio);
@@ -105,7 +106,7 @@ function createTimeline(label, onSelect) {
       pen.fillRect(x(from), top.compute, x(to) - x(from), height - top.compute);
     }
     for (const phase of scene.phases) {
-      if (phase.name) block(pen, phase.start_ns, phase.end_ns, top.compute, LANE + 6, tone(phase.name), phase.name);
+      if (phase.name) block(pen, phase.start_ns, phase.end_ns, top.compute, LANE + 6, tone, phase.name);
     }
     gradientTicks(pen, tone, top.compute + LANE + 9);
     scene.buckets.forEach((bucket, at) => {
@@ -118,7 +119,7 @@ function createTimeline(label, onSelect) {
       travel(pen, tone, bucket, rowY + Math.min(3, rowHeight * 0.15), Math.max(0.8, rowHeight - Math.min(6, rowHeight * 0.3)), at === selected);
       hits.push({ at, y: rowY, height: rowHeight, from: bucket.ready_ns ?? bucket.start_ns, to: bucket.end_ns });
     });
-    markers(pen, tone, height);
+    markers(pen, tone, markersAt);
     pen.restore();
 
     pen.textAlign = "right";
@@ -154,13 +155,13 @@ function createTimeline(label, onSelect) {
     }
   }
 
-  function block(pen, from, to, y, height, colour, name) {
+  function block(pen, from, to, y, height, tone, name) {
     const left = x(from);
     const wide = x(to) - left;
     if (wide <= 0) return;
-    pen.fillStyle = colour;
+    pen.fillStyle = tone(name);
     rounded(pen, left, y, Math.max(1, wide - 1), height, 4);
-    pen.fillStyle = "#fff";
+    pen.fillStyle = tone("on");
     pen.textBaseline = "middle";
     pen.textAlign = "center";
     const middle = (Math.max(left, GUTTER) + Math.min(left + wide, width)) / 2;
@@ -211,26 +212,23 @@ function createTimeline(label, onSelect) {
     }
   }
 
-  function markers(pen, tone, height) {
-    pen.textBaseline = "alphabetic";
-    let before = -Infinity;
-    let level = 0;
-    for (const marker of [...scene.markers].sort((a, b) => a.at_ns - b.at_ns)) {
+  function markers(pen, tone, bottom) {
+    pen.textBaseline = "middle";
+    const inOrder = [...scene.markers].sort((a, b) => b.at_ns - a.at_ns);
+    inOrder.forEach((marker, level) => {
       const at = x(marker.at_ns);
+      const y = bottom + 18 * level + 9;
       pen.strokeStyle = tone(marker.tone);
       pen.setLineDash([4, 3]);
       pen.beginPath();
       pen.moveTo(at, 20);
-      pen.lineTo(at, height);
+      pen.lineTo(at, y + 6);
       pen.stroke();
       pen.setLineDash([]);
-      const wide = pen.measureText(marker.label).width;
-      level = at - before < wide + 12 ? level + 1 : 0;
-      before = at;
       pen.fillStyle = tone(marker.tone);
-      pen.textAlign = at - wide - 8 > GUTTER ? "right" : "left";
-      pen.fillText(marker.label, at + (pen.textAlign === "right" ? -5 : 5), height - 8 - 15 * level);
-    }
+      pen.textAlign = at - pen.measureText(marker.label).width - 8 > GUTTER ? "right" : "left";
+      pen.fillText(marker.label, at + (pen.textAlign === "right" ? -6 : 6), y);
+    });
   }
 
   // ---- pointer and keys -----------------------------------------------------------------------------------------
@@ -319,7 +317,7 @@ function createTimeline(label, onSelect) {
       draw();
     }
   }).observe(root);
-  return { root, update, redraw: draw, view: () => [...view] };
+  return { root, tools, update, redraw: draw, view: () => [...view] };
 }
 
 function rounded(pen, left, top, wide, high, radius) {
@@ -333,7 +331,7 @@ function rounded(pen, left, top, wide, high, radius) {
 function tones(holder) {
   const probe = el("span", { hidden: true });
   holder.append(probe);
-  const names = ["card", "ink", "dim", "faint", "forward", "backward", "optimizer", "input", "hidden", "exposed", "exposed-wash", "wait", "default", "best", "planned"];
+  const names = ["card", "on", "ink", "dim", "faint", "forward", "backward", "optimizer", "input", "hidden", "exposed", "exposed-wash", "wait", "default", "best", "planned"];
   const found = {};
   for (const name of names) {
     probe.style.color = `var(--${name})`;

@@ -1,0 +1,375 @@
+"""Two profiled runs side by side: every figure, its difference and interval, and a verdict. Measures nothing.
+
+A step's time is compared by its untraced steps, the parts of a step by its traced ones, where the traces still lie
+beside the profile. All intervals tell what chance within the two runs leaves open; that another hour or another load
+on the machine changes both is not in them, and the notes say so.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+
+from bucketlab.analysis.files import analyze_paths
+from bucketlab.errors import BucketlabError
+from bucketlab.report import units
+from bucketlab.runs import load_profile
+from bucketlab.schema.comparison import AlignedBuckets, Comparison, Figure, Unit
+from bucketlab.schema.profile import Breakdown, Bucket, Profile
+
+_RESAMPLES = 4000
+_PARTS = {
+    "compute": "compute_ns",
+    "communication": "communication_ns",
+    "overlap (hidden)": "overlap_ns",
+    "exposed communication": "exposed_ns",
+    "idle": "idle_ns",
+    "input": "input_ns",
+    "copies": "memory_ns",
+}
+# Without an interval, less than this part of the step is called unchanged.
+_NOISE = 0.02
+
+Samples = dict[str, list[float]]  # of each part, a value for each traced step: the median over ranks
+
+
+def compare(a: Path, b: Path) -> Comparison:
+    """Compares the runs in two folders.
+
+    Raises:
+        BadInput: one of them holds no profile.
+    """
+    return compare_profiles(load_profile(a), load_profile(b), traced_steps(a), traced_steps(b))
+
+
+def compare_profiles(
+    a: Profile, b: Profile, a_traced: Samples | None = None, b_traced: Samples | None = None
+) -> Comparison:
+    """Compares two profiles.
+
+    Args:
+        a: before.
+        b: after.
+        a_traced: samples of A's parts, as `traced_steps` reads them; without them its parts have no intervals.
+        b_traced: B's.
+    """
+    unlike, differences = _differences(a, b)
+    speedup, ci95 = _speedup(a, b)
+    significant = ci95 is not None and not ci95[0] <= 0 <= ci95[1]
+    figures = [*_times(a, b), *_parts(a, b, a_traced or {}, b_traced or {}), *_rest(a, b)]
+    return Comparison(
+        a=a.run,
+        b=b.run,
+        verdict=_verdict(unlike, speedup, ci95, figures, a, b),
+        comparable=not unlike,
+        kind=(a.kind, b.kind),
+        speedup=speedup,
+        ci95=ci95,
+        significant=significant and not unlike,
+        differences=differences,
+        figures=figures,
+        buckets=_aligned(a.buckets, b.buckets),
+        notes=_notes(a, b, a_traced, b_traced),
+    )
+
+
+def traced_steps(folder: Path) -> Samples | None:
+    """Of each part of a step, its values over the traced steps of a run; None where its traces cannot be read."""
+    if not any(folder.glob("*.pt.trace.json*")):
+        return None
+    try:
+        analysis = analyze_paths([folder])
+    except BucketlabError:
+        return None
+    ranks = [one.steps for one in analysis.ranks if one.steps]
+    count = min((len(steps) for steps in ranks), default=0)
+    return {
+        part: [statistics.median(getattr(steps[at], part) for steps in ranks) for at in range(count)]
+        for part in [*_PARTS.values(), "wall_ns"]
+    }
+
+
+# ---- what the jobs are ------------------------------------------------------------------------------------------
+
+
+def _differences(a: Profile, b: Profile) -> tuple[list[str], list[str]]:
+    """Why the two cannot be held against each other, and all that differs."""
+    unlike = []
+    if a.kind != b.kind:
+        unlike.append(f"A is {a.kind}, B is {b.kind}")
+    a_model, b_model = ({(one.name, one.bytes) for one in run.gradients} for run in (a, b))
+    if a_model != b_model:
+        unlike.append(f"other gradients: {_model(a)} in A, {_model(b)} in B")
+    if a.world_size != b.world_size:
+        unlike.append(f"{units.counted(a.world_size, 'rank')} in A, {b.world_size:,} in B")
+    if a.accumulation != b.accumulation:
+        unlike.append(f"{a.accumulation} backwards a step in A, {b.accumulation} in B")
+    others = {
+        "script": (a.script, b.script),
+        "arguments": (" ".join(a.command), " ".join(b.command)),
+        "nodes": (str(a.nodes), str(b.nodes)),
+        "backend": (a.backend, b.backend),
+        "device": (a.device, b.device),
+        "buckets": (_setting(a), _setting(b)),
+        "link": (a.link.what if a.link else "not measured", b.link.what if b.link else "not measured"),
+        **{
+            name: (a.versions.get(name, "none"), b.versions.get(name, "none"))
+            for name in sorted(set(a.versions) | set(b.versions))
+        },
+    }
+    return unlike, unlike + [f"{name}: {one} in A, {two} in B" for name, (one, two) in others.items() if one != two]
+
+
+def _model(run: Profile) -> str:
+    names = ", ".join(dict.fromkeys(module.name for module in run.modules))
+    total = units.size(sum(one.bytes for one in run.gradients))
+    return f"{names or 'unknown model'} with {len(run.gradients):,} of {total}"
+
+
+def _setting(run: Profile) -> str:
+    said = []
+    for module in run.modules:
+        if module.bucket_cap_mb_list:
+            said.append(f"bucket_cap_mb_list of {len(module.bucket_cap_mb_list)}")
+        else:
+            origin = " (DDP's default)" if module.is_default else ""
+            said.append(f"bucket_cap_mb={module.bucket_cap_mb:g}{origin}")
+        said[-1] += f", {units.counted(len(module.bucket_bytes), 'bucket')}"
+    return "; ".join(said) or "unknown"
+
+
+# ---- figures ----------------------------------------------------------------------------------------------------
+
+
+def _speedup(a: Profile, b: Profile) -> tuple[float | None, tuple[float, float] | None]:
+    if a.step is None or b.step is None or not b.step.median_ns:
+        return None, None
+    speedup = a.step.median_ns / b.step.median_ns - 1
+    if min(len(a.step.samples), len(b.step.samples)) < 3:
+        return speedup, None
+    before, after = (_resampled_medians(run.step.samples, seed) for seed, run in enumerate((a, b)) if run.step)
+    low, high = np.quantile(before / after - 1, [0.025, 0.975])
+    return speedup, (float(low), float(high))
+
+
+def _times(a: Profile, b: Profile) -> list[Figure]:
+    if a.step is None and b.step is None:
+        return []
+    median = _figure("step, untraced", "ns", _of(a, "median_ns"), _of(b, "median_ns"))
+    if a.step and b.step and min(len(a.step.samples), len(b.step.samples)) >= 3:
+        before, after = _resampled_medians(a.step.samples, 0), _resampled_medians(b.step.samples, 1)
+        low, high = np.quantile(after - before, [0.025, 0.975])
+        median.low, median.high = float(low), float(high)
+        median.samples = (len(a.step.samples), len(b.step.samples))
+    edges = [_figure(f"step, {name}", "ns", _of(a, f"{name}_ns"), _of(b, f"{name}_ns")) for name in ("p10", "p90")]
+    return [median, *edges]
+
+
+def _of(run: Profile, field: str) -> float | None:
+    return None if run.step is None else float(getattr(run.step, field))
+
+
+def _resampled_medians(samples: Sequence[int], seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Medians of circular block bootstrap resamples (Politis and Romano 1992): neighbouring steps are alike.
+
+    Returns:
+        shape (_RESAMPLES,), the same for the same samples and seed.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    count = len(values)
+    length = max(1, round(count ** (1 / 3)))
+    starts = np.random.default_rng(seed).integers(0, count, (_RESAMPLES, math.ceil(count / length)))
+    picks = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :count] % count
+    return np.asarray(np.median(values[picks], axis=1))
+
+
+def _parts(a: Profile, b: Profile, a_traced: Samples, b_traced: Samples) -> list[Figure]:
+    found = [
+        _with_interval(_figure(name, "ns", _part(a, field), _part(b, field)), a_traced.get(field), b_traced.get(field))
+        for name, field in {"step, traced": "wall_ns", **_PARTS}.items()
+    ]
+    ratio = _figure("overlap ratio", "share", _ratio(a.breakdown), _ratio(b.breakdown))
+    return [one for one in [*found, ratio] if (one.a or one.b) is not None and (one.a, one.b) != (0, 0)]
+
+
+def _part(run: Profile, field: str) -> float | None:
+    return None if run.breakdown is None else float(getattr(run.breakdown, field))
+
+
+def _ratio(breakdown: Breakdown | None) -> float | None:
+    if breakdown is None or not breakdown.communication_ns:
+        return None
+    return breakdown.overlap_ns / breakdown.communication_ns
+
+
+def _with_interval(figure: Figure, a: Sequence[float] | None, b: Sequence[float] | None) -> Figure:
+    """Welch's interval (Biometrika 1947) around the difference: traced steps are few, and their medians fewer."""
+    if figure.difference is None or not a or not b or min(len(a), len(b)) < 3:
+        return figure
+    errors = [statistics.variance(values) / len(values) for values in (a, b)]
+    total = sum(errors)
+    if total == 0:
+        return figure
+    freedom = total**2 / sum(error**2 / (len(values) - 1) for error, values in zip(errors, (a, b), strict=True))
+    reach = _student(freedom) * math.sqrt(total)
+    figure.low, figure.high = figure.difference - reach, figure.difference + reach
+    figure.samples = (len(a), len(b))
+    return figure
+
+
+def _student(freedom: float) -> float:
+    """0.975 quantile of Student's t from the normal one (Abramowitz and Stegun 26.7.5); within 2 % from 2.5 on."""
+    z, v = NormalDist().inv_cdf(0.975), max(freedom, 2.0)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
+    )
+
+
+def _rest(a: Profile, b: Profile) -> list[Figure]:
+    figures = [
+        _figure("buckets", "count", float(len(a.buckets)), float(len(b.buckets))),
+        _figure("link latency", "ns", _maybe(a.link, "latency_ns"), _maybe(b.link, "latency_ns")),
+        _figure("link bandwidth", "gb_s", _maybe(a.link, "bandwidth_gb_s"), _maybe(b.link, "bandwidth_gb_s")),
+        _figure("latest rank comes late", "ns", _latest(a), _latest(b)),
+        _figure("peak memory of a rank", "bytes", _maybe(a.memory, "peak_bytes"), _maybe(b.memory, "peak_bytes")),
+        _figure(
+            "bucket buffers",
+            "bytes",
+            _maybe(a.memory, "bucket_buffers_bytes"),
+            _maybe(b.memory, "bucket_buffers_bytes"),
+        ),
+        _figure("predicted best step", "ns", _best(a), _best(b)),
+    ]
+    return [one for one in figures if one.a is not None or one.b is not None]
+
+
+def _maybe(part: object | None, field: str) -> float | None:
+    return None if part is None else float(getattr(part, field))
+
+
+def _latest(run: Profile) -> float | None:
+    lags = [one.arrival_lag_ns for one in run.stragglers.by_rank] if run.stragglers else []
+    return float(max(lags)) if lags else None
+
+
+def _best(run: Profile) -> float | None:
+    return None if run.prediction is None else float(run.prediction.best.step_ns)
+
+
+def _figure(name: str, unit: Unit, a: float | None, b: float | None) -> Figure:
+    return Figure(name=name, unit=unit, a=a, b=b, difference=None if a is None or b is None else b - a)
+
+
+# ---- buckets ----------------------------------------------------------------------------------------------------
+
+
+def _aligned(a: Sequence[Bucket], b: Sequence[Bucket]) -> list[AlignedBuckets]:
+    """Groups of buckets that hold the same parameters in both runs, in A's order, then what only one of them has."""
+    home: dict[tuple[int, str], int] = {}  # parameter -> the first bucket that holds it
+    sides = [(0, at, one) for at, one in enumerate(a)] + [(1, at, one) for at, one in enumerate(b)]
+    root = list(range(len(sides)))
+
+    def find(at: int) -> int:
+        while root[at] != at:
+            root[at] = root[root[at]]
+            at = root[at]
+        return at
+
+    for number, (_, _, bucket) in enumerate(sides):
+        for name in bucket.parameters:
+            root[find(number)] = find(home.setdefault((bucket.module, name), number))
+    groups: dict[int, list[int]] = {}
+    for number in range(len(sides)):
+        groups.setdefault(find(number), []).append(number)
+    rows = [
+        ([a[sides[at][1]] for at in group if sides[at][0] == 0], [b[sides[at][1]] for at in group if sides[at][0] == 1])
+        for group in groups.values()
+    ]
+    return [_row(*row) for row in sorted(rows, key=lambda row: min(one.index for one in row[0] or row[1]))]
+
+
+def _row(a: list[Bucket], b: list[Bucket]) -> AlignedBuckets:
+    one = a or b
+    return AlignedBuckets(
+        parameters=[name for bucket in one for name in bucket.parameters],
+        bytes=sum(bucket.bytes for bucket in one),
+        a_indices=[bucket.index for bucket in a],
+        b_indices=[bucket.index for bucket in b],
+        a_ready_ns=_all(a, "ready_ns", max),
+        b_ready_ns=_all(b, "ready_ns", max),
+        a_end_ns=_all(a, "end_ns", max),
+        b_end_ns=_all(b, "end_ns", max),
+        a_exposed_ns=_all(a, "exposed_ns", sum),
+        b_exposed_ns=_all(b, "exposed_ns", sum),
+    )
+
+
+def _all(buckets: list[Bucket], field: str, joined: Callable[[list[int]], int]) -> int | None:
+    values = [getattr(bucket, field) for bucket in buckets]
+    return None if not values or None in values else joined(values)
+
+
+# ---- words ------------------------------------------------------------------------------------------------------
+
+
+def _verdict(
+    unlike: list[str],
+    speedup: float | None,
+    ci95: tuple[float, float] | None,
+    figures: list[Figure],
+    a: Profile,
+    b: Profile,
+) -> str:
+    if unlike:
+        return f"Not the same job, so no verdict on speed: {'; '.join(unlike)}."
+    if speedup is None:
+        return "No verdict: a run without timed steps cannot be compared."
+    why = _why(figures, a, b)
+    if ci95 is None:
+        return f"{_percent(speedup)}, of too few steps for an interval: {why}."
+    slower = speedup < 0
+    low, high = sorted(100 * abs(one) if not ci95[0] <= 0 <= ci95[1] else 100 * one for one in ci95)
+    interval = f"[{low:.1f}, {high:.1f}]"
+    if ci95[0] <= 0 <= ci95[1]:
+        return f"No difference beyond chance: {100 * speedup:+.1f} % steps a second {interval}: {why}."
+    return f"{abs(100 * speedup):.1f} % {'slower' if slower else 'faster'} {interval}: {why}."
+
+
+def _percent(speedup: float) -> str:
+    return f"{abs(100 * speedup):.1f} % {'slower' if speedup < 0 else 'faster'}"
+
+
+def _why(figures: list[Figure], a: Profile, b: Profile) -> str:
+    by_name = {one.name: one for one in figures}
+    said = [
+        _moved(by_name[name], name, a, b) for name in ("exposed communication", "compute", "idle") if name in by_name
+    ]
+    return "; ".join(line for line in said if line) or "no trace tells which part of the step it is"
+
+
+def _moved(figure: Figure, name: str, a: Profile, b: Profile) -> str:
+    if figure.difference is None:
+        return ""
+    wall_ns = max((run.breakdown.wall_ns for run in (a, b) if run.breakdown), default=0)
+    small = abs(figure.difference) < _NOISE * wall_ns
+    by_chance = figure.low is not None and figure.high is not None and figure.low <= 0 <= figure.high
+    if by_chance or small:
+        return "" if name == "idle" else f"{name} unchanged"
+    return f"{units.duration(abs(figure.difference))} {'more' if figure.difference > 0 else 'less'} {name}"
+
+
+def _notes(a: Profile, b: Profile, a_traced: Samples | None, b_traced: Samples | None) -> list[str]:
+    notes = ["intervals are 95 % and hold for chance within the two runs, not for what changed around them"]
+    for name, run, traced in (("A", a, a_traced), ("B", b, b_traced)):
+        if traced is None and run.breakdown is not None:
+            notes.append(f"the traces of {name} are not beside its profile: parts of its step have no interval")
+    return notes
