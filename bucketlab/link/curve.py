@@ -18,6 +18,7 @@ Float64s = npt.NDArray[np.float64]
 
 # Beyond it no link of today goes; stands for "time did not grow with size".
 _FASTEST_GB_S = 1e6
+_NEAR = 0.1  # relative error
 # Two at a time halve the time per collective where latency rules; less gain than this may be noise.
 _CONCURRENT_BELOW = 0.8
 
@@ -117,10 +118,11 @@ def _alone(points: Sequence[LinkPoint]) -> tuple[Float64s, Float64s]:
 
 
 def _least_relative_errors(sizes: Float64s, times: Float64s) -> tuple[float, float]:
-    """latency (ns) and slope (ns per byte), neither negative, with the least sum of errors as factors.
+    """latency (ns) and slope (ns per byte), neither negative, with the least sum of relative errors.
 
-    Of the factors' logarithms, not of their squares: on a busy host single sizes are slower many times over, and must
-    not bend the line. Lines through two of the points are tried, and through one where it meets a bound.
+    Of the errors, not of their squares: on a busy host single sizes are slower many times over, and must not bend the
+    line. Lines through two of the points are tried, and through one where it meets a bound; only those that come near
+    the largest size, whose time a host disturbs least.
     """
     least_slope_ns = 1 / _FASTEST_GB_S
     first, second = np.triu_indices(len(sizes), 1)
@@ -133,8 +135,8 @@ def _least_relative_errors(sizes: Float64s, times: Float64s) -> tuple[float, flo
     if not allowed.any():  # time is less than the steepest bandwidth allows, so it hardly grew
         return 0.0, least_slope_ns
     latencies, slopes = latencies[allowed], slopes[allowed]
-    errors = np.abs(np.log((latencies[:, None] + slopes[:, None] * sizes) / times)).sum(axis=1)
-    best = int(np.argmin(errors))
+    errors = np.abs((latencies[:, None] + slopes[:, None] * sizes) / times - 1)
+    best = int(np.argmin(np.where(errors[:, -1] <= _NEAR, errors.sum(axis=1), np.inf)))
     return float(latencies[best]), float(slopes[best])
 
 
