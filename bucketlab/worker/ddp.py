@@ -298,6 +298,11 @@ def forget_hooks(module: DistributedDataParallel) -> None:
     module._comm_hooks.clear()
 
 
+def hold_stream(cycles: int) -> None:
+    """Keeps the current CUDA stream busy for so many cycles of the device's clock; torch's own tests do it this way."""
+    torch.cuda._sleep(cycles)
+
+
 def is_compiled_inside(module: DistributedDataParallel) -> bool:
     """Whether torch.compile has been applied to the wrapped module or to parts of it."""
     return any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in module.modules())

@@ -574,7 +574,7 @@ class _StreamLink:
                 assert work is not None
                 work.wait()
             held.began.record()
-            torch.cuda._sleep(held.cycles)
+            ddp.hold_stream(held.cycles)
             held.slept.record()
             for work in works[1:]:
                 assert work is not None
@@ -609,9 +609,9 @@ class _StreamLink:
         cycles = 20_000_000
         held = _Held(_Step(), 0.0, cycles)
         with torch.cuda.stream(self._stream):
-            torch.cuda._sleep(cycles)  # the clock speeds up under load
+            ddp.hold_stream(cycles)  # the clock speeds up under load
             held.began.record()
-            torch.cuda._sleep(cycles)
+            ddp.hold_stream(cycles)
             held.slept.record()
         self._stream.synchronize()
         return cycles / (float(held.began.elapsed_time(held.slept)) * 1e6)
