@@ -22,6 +22,7 @@ _PACKED_BYTES = 1 << 16  # of a gz at a time
 _WAIT_FOR_WRITER_MS = 5_000
 _IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]  # isal's stub gives an instance
 _GZIP = b"\x1f\x8b"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _OTHER_PACKERS = {b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 
 
@@ -45,6 +46,8 @@ def blocks(path: Path, skip: int = 0) -> Iterator[bytes]:
             for magic, packer in _OTHER_PACKERS.items():
                 if first.startswith(magic):
                     raise BadInput(f"{path}: packed with {packer}: unpack it, or pack it with gzip")
+            if first.startswith(_UTF_16):
+                raise BadInput(f"{path}: text in UTF-16, as some shells write it: save it as UTF-8")
             if first.startswith(_GZIP):
                 yield from _without(skip, _unpacked(path, file, first))
                 return

@@ -260,6 +260,32 @@ def test_a_trace_without_any_usable_event_is_refused(tmp_path):
     refusal(tmp_path, document(event(ts="null")))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbf" + TEXT,
+        TEXT.replace(b", ", b",\r\n"),
+        TEXT.replace(b'"correlation": 3', b'"correlation": 4, "correlation": 3'),
+        TEXT.replace(b'"External id": 5', b'"External id": 5, "other": NaN, "most": 1e999, "more": ' + b"9" * 5000),
+    ],
+    ids=["byte order mark", "lines that end in CR LF", "the same key twice", "numbers that are none"],
+)
+def test_what_other_tools_make_of_a_trace_changes_nothing(tmp_path, text):
+    expected = [(*row[:2], *row[3:]) for row in ALL]
+    assert [(*row[:2], *row[3:]) for row in rows(read(tmp_path, text))] == expected
+
+
+def test_utf_16_is_refused_with_the_remedy(tmp_path):
+    assert "UTF-8" in refusal(tmp_path, TEXT.decode().encode("utf-16"))
+
+
+def test_links_that_lead_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "a.json").symlink_to("b.json")
+    (tmp_path / "b.json").symlink_to("a.json")
+    with pytest.raises(BadInput, match=r"a\.json"):
+        read_trace(tmp_path / "a.json")
+
+
 def test_a_folder_and_a_missing_file_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent.json"):
         with pytest.raises(BadInput, match=re.escape(str(path))):
@@ -362,6 +388,7 @@ def _small(text, count=60):
 SMALL = _small(gzip.decompress(sorted(RECORDED.glob("*.gz"))[0].read_bytes()))
 TOKENS = [b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"},{", b"null", b"1e999", b"-", b"NaN", b"\0", b"\xff"]
 TOKENS += [b"9" * 400, b'"ph": "X"', b'"traceEvents": [', b'"ts": "', b"]}", b'"dur": -5', b"\x1f\x8b", b"\\ud800"]
+TOKENS += [b"[" * 3000, b'{"a":' * 3000, b"\xef\xbb\xbf", b"\xff\xfe", b"\r\n", b'"ts": 1e18, "ts": 3', b"Infinity"]
 
 changes = st.lists(
     st.tuples(
