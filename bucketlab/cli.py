@@ -554,7 +554,7 @@ def analyze(
 @click.option("--perfetto", is_flag=True, help="Also write traces with tracks of buckets, for ui.perfetto.dev.")
 @click.option("--json", "as_json", is_flag=True, help="Print the paths of the files as one JSON document on stdout.")
 def report(run: str | None, out: Path, study: str | None, perfetto: bool, as_json: bool) -> None:
-    """The interactive page of a profiled RUN (the newest, a name, a folder, or traces): report.html, for any browser."""
+    """The interactive page of a profiled RUN (the newest, a name, a folder, or traces): report.html."""
     from bucketlab.reporting import make_report
 
     made = make_report(run, out, study, perfetto)

@@ -336,12 +336,13 @@ def _verdict(
     why = _why(figures, a, b)
     if ci95 is None:
         return f"{_percent(speedup)}, of too few steps for an interval: {why}."
-    slower = speedup < 0
     low, high = sorted(100 * abs(one) if not ci95[0] <= 0 <= ci95[1] else 100 * one for one in ci95)
     interval = f"[{low:.1f}, {high:.1f}]"
     if ci95[0] <= 0 <= ci95[1]:
         return f"No difference beyond chance: {100 * speedup:+.1f} % steps a second {interval}: {why}."
-    return f"{abs(100 * speedup):.1f} % {'slower' if slower else 'faster'} {interval}: {why}."
+    if " more " not in why and " less " not in why:
+        why += "; the traced steps do not show where"
+    return f"{_percent(speedup)} {interval}: {why}."
 
 
 def _percent(speedup: float) -> str:

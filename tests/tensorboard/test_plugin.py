@@ -1,0 +1,122 @@
+"""The tab in a real TensorBoard process, looked at with a real browser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bucketlab.comparing import compare_profiles
+from bucketlab.predict import predict
+from bucketlab.runs import write_json
+from bucketlab.schema.profile import Profile
+from tests.browser import Browser, browser, reason_unavailable
+from tests.report import profiles
+
+# Defines `tab`, the document of the plugin's frame, wherever TensorBoard has put it.
+_FIND_TAB = """
+  const frames = (root) => [...root.querySelectorAll("*")].flatMap((one) => [
+    ...(one.tagName === "IFRAME" ? [one] : []), ...(one.shadowRoot ? frames(one.shadowRoot) : []),
+  ]);
+  const tab = frames(document).map((one) => one.contentDocument).find((one) => one?.querySelector(".bar, .pane"));
+"""
+
+
+def _save(profile: Profile, folder: Path) -> Profile:
+    folder.mkdir(parents=True)
+    profile = msgspec.structs.replace(profile, run=folder.name, prediction=predict(profile))
+    write_json(folder / "profile.json", profile)
+    return profile
+
+
+@contextmanager
+def _tensorboard(logdir: Path) -> Iterator[str]:
+    if not any(one.name == "bucketlab" for one in metadata.entry_points(group="tensorboard_plugins")):
+        pytest.skip("bucketlab is not installed as a package, so TensorBoard cannot find its plugin: pip install -e .")
+    log = logdir.parent / f"{logdir.name}.log"
+    command = [sys.executable, "-m", "bucketlab", "view", "--out", str(logdir), "--port", "0"]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + 90
+        while not (found := [word for word in log.read_text().split() if word.startswith("http://")]):
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        yield found[0].rstrip("/")
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if (reason := reason_unavailable()) is not None:
+        pytest.skip(reason)
+    with browser(tmp_path_factory.mktemp("browser") / "profile") as opened:
+        opened.window(1366, 900)
+        yield opened
+
+
+def _in_tab(browser: Browser, expression: str, seconds: float = 60) -> object:
+    """The expression's value once it is truthy, `tab` being the document of the tab's frame."""
+    return browser.wait_for(f"(() => {{ {_FIND_TAB} return tab && ({expression}); }})()", seconds)
+
+
+def test_the_tab_shows_each_run_its_page_and_two_of_them(chromium: Browser, tmp_path: Path) -> None:
+    logdir = tmp_path / "traces"
+    before = _save(profiles.exposed(created="2025-01-01T00:00:00Z"), logdir / "before")
+    after = _save(profiles.overlapped(created="2025-01-02T00:00:00Z"), logdir / "after <b>'\"")
+    (logdir / "broken").mkdir()
+    (logdir / "broken" / "profile.json").write_text("{")
+    with _tensorboard(logdir) as address:
+        chromium.open(f"{address}/#bucketlab")
+        text = str(_in_tab(chromium, "tab.querySelector('#list') && tab.body.innerText"))
+        assert after.run in text
+        assert "broken" in text
+        assert "is no bucketlab.profile/1 file" in text
+        assert "bucketlab" in chromium.evaluate("document.body.innerText").lower()  # the tab's own name
+
+        _in_tab(chromium, "tab.querySelector('[data-run=before]').click() || true")
+        step = "tab.querySelector('iframe#report').contentWindow.bucketlab?.replay({}).step_ns"
+        assert before.prediction is not None
+        assert round(float(str(_in_tab(chromium, step)))) == before.prediction.current_step_ns
+        headline = "tab.querySelector('iframe#report').contentDocument.querySelector('h1').textContent"
+        assert str(_in_tab(chromium, headline)).startswith("Step ")
+
+        _in_tab(chromium, "tab.querySelector('[data-view=compare]').click() || true")
+        verdict = _in_tab(chromium, "tab.querySelector('#verdict') && tab.querySelector('#verdict').textContent")
+        assert verdict == compare_profiles(before, after).verdict
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_log_folder_without_runs_says_how_to_make_one(chromium: Browser, tmp_path: Path, there: bool) -> None:
+    logdir = tmp_path / "traces"
+    logdir.mkdir()
+    with _tensorboard(logdir) as address:
+        if not there:
+            logdir.rmdir()
+        chromium.open(f"{address}/#bucketlab")
+        text = str(_in_tab(chromium, "tab.querySelector('#nothing') && tab.body.innerText"))
+    assert "bucketlab profile" in text
+
+
+def test_no_name_in_a_request_leads_out_of_the_log_folder(tmp_path: Path) -> None:
+    from tensorboard.plugins.base_plugin import TBContext
+    from werkzeug.test import Client
+
+    from bucketlab.tensorboard.plugin import BucketLabPlugin
+
+    _save(profiles.exposed(), tmp_path / "secret")
+    _save(profiles.exposed(), tmp_path / "logs" / "run")
+    apps = BucketLabPlugin(TBContext(logdir=str(tmp_path / "logs"))).get_plugin_apps()
+    report = Client(apps["/report"])
+    assert report.get("/?run=run").status_code == 200
+    for name in ("../secret", str(tmp_path / "secret"), "run/../../secret", "", "."):
+        assert report.get("/", query_string={"run": name}).status_code == 404
