@@ -13,6 +13,7 @@ import os
 import platform
 import socket
 import statistics
+import sys
 import time
 import traceback
 from collections import Counter
@@ -334,6 +335,11 @@ class Session:
 
     def _give_up(self, error: Exception) -> None:
         self._enter("done")  # nothing more comes from here, and the launch must not wait for it
+        self._note_failure(error)
+        if self.config.keep_running:  # the launch tells of it when the script ends, which may be days away
+            print(f"bucketlab: {self.observer.failure} The script trains on.", file=sys.stderr)
+
+    def _note_failure(self, error: Exception) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             place = error.filename or self._run_folder()
             self.observer.failure = f"cannot write {place}: {error.strerror}. Free some space or choose --out."
