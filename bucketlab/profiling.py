@@ -137,11 +137,14 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
 def _write_page(folder: Path) -> None:
     """The page only shows what the profile holds: where it cannot be written, nothing is lost."""
     from bucketlab.report.html import write_report  # rich, numpy and the predictions: not before the script has ended
+    from bucketlab.tensorboard.scalars import write_scalars
 
     try:
-        write_report(load_profile(folder), folder)
+        profile = load_profile(folder)
+        write_report(profile, folder)
+        write_scalars(profile, folder)
     except OSError as error:
-        print(f"bucketlab: no report.html was written: {error.strerror}.", file=sys.stderr)
+        print(f"bucketlab: report.html or TensorBoard's scalars were not written: {error.strerror}.", file=sys.stderr)
 
 
 def _all_came_to_their_end(outcome: Outcome) -> bool:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +15,7 @@ from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
 from tests.browser import Browser, browser, reason_unavailable
 from tests.report import profiles
+from tests.tensorboard.serving import tensorboard
 
 # Defines `tab`, the document of the plugin's frame, wherever TensorBoard has put it.
 _FIND_TAB = """
@@ -36,23 +33,10 @@ def _save(profile: Profile, folder: Path) -> Profile:
     return profile
 
 
-@contextmanager
-def _tensorboard(logdir: Path) -> Iterator[str]:
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
     if not any(one.name == "bucketlab" for one in metadata.entry_points(group="tensorboard_plugins")):
         pytest.skip("bucketlab is not installed as a package, so TensorBoard cannot find its plugin: pip install -e .")
-    log = logdir.parent / f"{logdir.name}.log"
-    command = [sys.executable, "-m", "bucketlab", "view", "--out", str(logdir), "--port", "0"]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + 90
-        while not (found := [word for word in log.read_text().split() if word.startswith("http://")]):
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
-        yield found[0].rstrip("/")
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +59,7 @@ def test_the_tab_shows_each_run_its_page_and_two_of_them(chromium: Browser, tmp_
     after = _save(profiles.overlapped(created="2025-01-02T00:00:00Z"), logdir / "after <b>'\"")
     (logdir / "broken").mkdir()
     (logdir / "broken" / "profile.json").write_text("{")
-    with _tensorboard(logdir) as address:
+    with tensorboard(logdir) as address:
         chromium.open(f"{address}/#bucketlab")
         text = str(_in_tab(chromium, "tab.querySelector('#list') && tab.body.innerText"))
         assert after.run in text
@@ -99,7 +83,7 @@ def test_the_tab_shows_each_run_its_page_and_two_of_them(chromium: Browser, tmp_
 def test_a_log_folder_without_runs_says_how_to_make_one(chromium: Browser, tmp_path: Path, there: bool) -> None:
     logdir = tmp_path / "traces"
     logdir.mkdir()
-    with _tensorboard(logdir) as address:
+    with tensorboard(logdir) as address:
         if not there:
             logdir.rmdir()
         chromium.open(f"{address}/#bucketlab")
