@@ -93,6 +93,13 @@ class Browser:
         """`scheme`: light or dark, as the system would ask for it."""
         self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
+    def allow_clipboard(self) -> None:
+        """Pages may read and write the (headless) clipboard from now on."""
+        self._ask("Page.bringToFront")
+        session, self._session = self._session, None
+        self._ask("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+        self._session = session
+
     def picture(self, path: Path, whole: bool = True) -> None:
         """A PNG of the whole page, or of what the window shows."""
         answer = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
