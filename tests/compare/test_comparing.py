@@ -1,0 +1,241 @@
+"""Two runs side by side: what is said of them, and that chance is not taken for a difference."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bucketlab.comparing import Samples, compare_profiles
+from bucketlab.report.compare import print_comparison
+from bucketlab.runs import write_json
+from bucketlab.schema.comparison import Comparison, Figure
+from bucketlab.schema.profile import Bucket, Profile, StepTime
+from tests.commands import bucketlab, last_line
+from tests.report import profiles
+
+MS = 1_000_000
+_replace = msgspec.structs.replace
+
+
+def _timed(profile: Profile, samples: list[int]) -> Profile:
+    low, median, high = (int(np.quantile(samples, at)) for at in (0.1, 0.5, 0.9))
+    return _replace(profile, step=StepTime(median_ns=median, p10_ns=low, p90_ns=high, samples=samples, excluded=0))
+
+
+def _noisy(mean_ms: float, seed: int, count: int = 80, spread: float = 0.03) -> list[int]:
+    draws = np.random.default_rng(seed).normal(mean_ms, mean_ms * spread, count)
+    return [int(one * MS) for one in draws]
+
+
+def _with_parts(profile: Profile, **parts_ms: float) -> Profile:
+    assert profile.breakdown is not None
+    return _replace(
+        profile, breakdown=_replace(profile.breakdown, **{f"{name}_ns": int(ms * MS) for name, ms in parts_ms.items()})
+    )
+
+
+def _samples(profile: Profile, spread_ms: float = 0.5) -> Samples:
+    assert profile.breakdown is not None
+    names = ("wall", "compute", "communication", "overlap", "exposed", "idle", "input", "memory")
+    offsets = (-1.2, -0.4, 0.1, 0.5, 1.0)
+    return {
+        f"{name}_ns": [getattr(profile.breakdown, f"{name}_ns") + at * spread_ms * MS for at in offsets]
+        for name in names
+    }
+
+
+def _figure(comparison: Comparison, name: str) -> Figure:
+    return next(one for one in comparison.figures if one.name == name)
+
+
+def test_a_faster_run_is_told_by_how_much_and_by_which_part_of_the_step() -> None:
+    a = _with_parts(_timed(profiles.exposed(), _noisy(200, 1)), exposed=40, compute=150, idle=2, wall=200)
+    b = _with_parts(_timed(profiles.exposed(), _noisy(180, 2)), exposed=20, compute=150.1, idle=2, wall=180)
+    comparison = compare_profiles(a, b, _samples(a), _samples(b))
+    assert comparison.significant
+    assert comparison.speedup is not None
+    assert comparison.ci95 is not None
+    assert comparison.ci95[0] < comparison.speedup < comparison.ci95[1]
+    assert comparison.ci95[0] < 200 / 180 - 1 < comparison.ci95[1]
+    low, high = comparison.ci95
+    expected = f"{100 * comparison.speedup:.1f} % faster [{100 * low:.1f}, {100 * high:.1f}]: "
+    assert comparison.verdict == expected + "20.0 ms less exposed communication; compute unchanged."
+
+
+def test_a_slower_run_is_called_slower() -> None:
+    a = _timed(profiles.exposed(), _noisy(180, 1))
+    b = _timed(profiles.exposed(), _noisy(200, 2))
+    verdict = compare_profiles(a, b).verdict
+    assert "% slower [" in verdict
+    assert "the traced steps do not show where" in verdict
+
+
+def test_two_runs_of_the_same_job_show_no_difference_beyond_chance() -> None:
+    a, b = (_timed(profiles.exposed(), _noisy(200, seed)) for seed in (3, 4))
+    comparison = compare_profiles(a, b)
+    assert not comparison.significant
+    assert comparison.verdict.startswith("No difference beyond chance")
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    held = 0
+    for seed in range(120):
+        a = _timed(profiles.one_rank(), _noisy(100, 2 * seed, count=40))
+        b = _timed(profiles.one_rank(), _noisy(90, 2 * seed + 1, count=40))
+        ci95 = compare_profiles(a, b).ci95
+        assert ci95 is not None
+        held += ci95[0] <= 100 / 90 - 1 <= ci95[1]
+    assert held >= 105  # of 120; 114 are expected
+
+
+def test_every_figure_is_b_less_a() -> None:
+    comparison = compare_profiles(profiles.exposed(), profiles.overlapped())
+    for figure in comparison.figures:
+        if figure.a is not None and figure.b is not None:
+            assert figure.difference == figure.b - figure.a
+    assert {"step, untraced", "exposed communication", "overlap ratio", "link bandwidth", "peak memory of a rank"} <= {
+        one.name for one in comparison.figures
+    }
+
+
+def test_traced_parts_have_an_interval_where_there_are_traces_and_none_elsewhere() -> None:
+    a, b = profiles.exposed(), profiles.overlapped()
+    part = _figure(compare_profiles(a, b, _samples(a), _samples(b)), "exposed communication")
+    assert part.low is not None
+    assert part.high is not None
+    assert part.difference is not None
+    assert part.low < part.difference < part.high
+    assert part.samples == (5, 5)
+    without = compare_profiles(a, b)
+    assert _figure(without, "exposed communication").low is None
+    assert any("have no interval" in one for one in without.notes)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (profiles.thousand_buckets, "other gradients"),
+        (profiles.straggler, "2 ranks in A, 4 in B"),
+        (lambda: profiles.exposed(kind="emulated"), "A is measured, B is emulated"),
+        (lambda: profiles.exposed(accumulation=4), "1 backwards a step in A, 4 in B"),
+    ],
+)
+def test_different_jobs_get_no_verdict_on_speed(other: object, said: str) -> None:
+    comparison = compare_profiles(profiles.exposed(), other())  # type: ignore[operator]
+    assert not comparison.comparable
+    assert not comparison.significant
+    assert said in comparison.verdict
+    assert "no verdict" in comparison.verdict
+    assert "faster" not in comparison.verdict
+
+
+def test_another_torch_or_device_is_said_and_compared_all_the_same() -> None:
+    a = profiles.exposed()
+    b = profiles.exposed(versions={"bucketlab": "0.1.0", "torch": "2.14.0"}, device="NVIDIA B200")
+    comparison = compare_profiles(a, b)
+    assert comparison.comparable
+    assert "torch: 2.13.0 in A, 2.14.0 in B" in comparison.differences
+    assert "device: NVIDIA H200 in A, NVIDIA B200 in B" in comparison.differences
+
+
+def test_runs_without_timed_steps_get_no_verdict() -> None:
+    nothing = profiles.nothing()
+    assert "No verdict" in compare_profiles(nothing, nothing).verdict
+
+
+# ---- buckets --------------------------------------------------------------------------------------------------------
+
+
+def _bucket(index: int, names: list[str], module: int = 0) -> Bucket:
+    return Bucket(
+        module=module,
+        index=index,
+        parameters=names,
+        bytes=len(names),
+        ready_ns=10 * index,
+        start_ns=10 * index + 1,
+        end_ns=10 * index + 9,
+        overlap_ns=0,
+        exposed_ns=8,
+        bus_gb_s=1.0,
+    )
+
+
+def test_buckets_are_aligned_by_the_parameters_they_hold() -> None:
+    a = [_bucket(0, ["e", "d"]), _bucket(1, ["c", "b"]), _bucket(2, ["a"])]
+    b = [_bucket(0, ["e"]), _bucket(1, ["d"]), _bucket(2, ["c", "b", "a"])]
+    comparison = compare_profiles(profiles.exposed(buckets=a), profiles.exposed(buckets=b))
+    first, second = comparison.buckets
+    assert (first.a_indices, first.b_indices, first.parameters) == ([0], [0, 1], ["e", "d"])
+    assert (second.a_indices, second.b_indices, second.parameters) == ([1, 2], [2], ["c", "b", "a"])
+    assert (first.a_exposed_ns, first.b_exposed_ns) == (8, 16)
+    assert (second.a_end_ns, second.b_end_ns) == (29, 29)
+
+
+def test_a_bucket_that_only_one_run_has_stands_alone() -> None:
+    a, b = [_bucket(0, ["x"])], [_bucket(0, ["y"]), _bucket(1, ["x"], module=1)]
+    rows = compare_profiles(profiles.exposed(buckets=a), profiles.exposed(buckets=b)).buckets
+    assert sorted((row.a_indices, row.b_indices) for row in rows) == [([], [0]), ([], [1]), ([0], [])]
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.lists(st.integers(1, 4), min_size=1, max_size=12))
+def test_every_parameter_is_in_exactly_one_row(a_sizes: list[int], b_sizes: list[int]) -> None:
+    def cut(sizes: list[int]) -> list[Bucket]:
+        names, made = [f"p{at}" for at in range(40)], []
+        for index, size in enumerate(sizes):
+            taken, names = names[:size], names[size:]
+            made.append(_bucket(index, taken))
+        return made
+
+    a, b = cut(a_sizes), cut(b_sizes)
+    rows = compare_profiles(profiles.exposed(buckets=a), profiles.exposed(buckets=b)).buckets
+    assert sorted(index for row in rows for index in row.a_indices) == list(range(len(a)))
+    assert sorted(index for row in rows for index in row.b_indices) == list(range(len(b)))
+    of_a = [{name for index in row.a_indices for name in a[index].parameters} for row in rows]
+    of_b = [{name for index in row.b_indices for name in b[index].parameters} for row in rows]
+    for at, names in enumerate(of_a):
+        assert not any(names & other for number, other in enumerate(of_b) if number != at)
+
+
+# ---- terminal and command -------------------------------------------------------------------------------------------
+
+
+def _printed(comparison: Comparison, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    print_comparison(comparison, Console(file=file, width=120))
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def test_names_are_printed_as_they_are() -> None:
+    hostile = profiles.exposed(run="[bold]x[/bold]\x1b[31m", script="<script>[red]")
+    hostile.buckets[0].parameters = ["[link=http://x]a[/link]"]
+    printed = _printed(compare_profiles(hostile, profiles.exposed()), "ascii")
+    assert "[bold]x[/bold]\\x1b[31m" in printed
+    assert "<script>[red]" in printed
+    assert "\x1b" not in printed
+    assert "[link=http://x]a[/link]" in printed.replace("\n", "").replace(" ", "")
+
+
+def test_the_command_prints_the_verdict_first_and_the_same_as_json(tmp_path: Path) -> None:
+    a, b = _timed(profiles.exposed(), _noisy(200, 1)), _timed(profiles.overlapped(), _noisy(150, 2))
+    for name, profile in (("a", a), ("b", b)):
+        (tmp_path / "traces" / name).mkdir(parents=True)
+        write_json(tmp_path / "traces" / name / "profile.json", profile)
+    verdict = compare_profiles(a, b).verdict
+    done = bucketlab("compare", "a", "b", cwd=tmp_path, environment={"COLUMNS": "200"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(verdict)
+    as_json = bucketlab("compare", "--json", "a", "traces/b", cwd=tmp_path)
+    assert msgspec.json.decode(as_json.stdout, type=Comparison).verdict == verdict
+    missing = bucketlab("compare", "a", "c", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "'c'" in last_line(missing)
