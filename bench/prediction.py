@@ -36,7 +36,7 @@ _CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0)
 _ROUNDS = 3
 _SETTLING_STEPS = 2  # of a new reducer
 _TIMED_STEPS = 5
-_BETWEEN_LOOKS = 10  # steps between two looks whether the profile is there
+_BETWEEN_LOOKS, _MOST_LOOKS = 10, 40  # steps between two looks whether the profile is there
 _APART = 0.03  # medians that differ by more have an order that a prediction must have too
 _LINK_BOUND = 0.5  # part of the measured step that is exposed communication
 
@@ -134,9 +134,13 @@ def train(folder: Path, name: str) -> None:
         dist.all_reduce(seen)
         return bool(seen)
 
-    while not somebody_sees_the_profile():
+    for _ in range(_MOST_LOOKS):
+        if somebody_sees_the_profile():
+            break
         for _ in range(_BETWEEN_LOOKS):
             step()
+    else:
+        sys.exit("no profile was written")
     order = random.Random(name)
     settings: dict[tuple[int, ...], Setting] = {}
     for number in range(_ROUNDS):
@@ -217,7 +221,7 @@ def _say(name: str, scored: list[Score]) -> None:
     inside = [hit for one in scored for hit in one.inside]
     pairs, wrong = sum(one.pairs for one in scored), sum(one.wrong for one in scored)
     print(
-        f"{name}: mean absolute error {statistics.mean(errors):.1%} of {len(errors)} settings, worst {max(errors):.1%}, "
+        f"{name}: mean error {statistics.mean(errors):.1%} of {len(errors)} settings, worst {max(errors):.1%}, "
         f"the predicted best costs {max(one.cost for one in scored):.1%} at most, "
         f"{statistics.mean(one.cost for one in scored):.1%} on average; {wrong} of {pairs} pairs in the wrong order; "
         f"{statistics.mean(inside):.0%} of medians within their band"

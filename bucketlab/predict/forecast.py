@@ -21,6 +21,9 @@ _POINTS = 64
 _FINER_POINTS = 12
 # A layout that wins less than this over the one in force is no reason to change anything.
 _NO_DIFFERENCE = 0.001
+_LEAST_PACE = 0.3
+# Steps of one kind that took so much longer than those of another were not measured under the same conditions.
+_BUSIER = 0.05
 # Nine of ten values of a normal distribution lie within so many standard deviations; its middle 80 % are 2.56 wide.
 _NINE_OF_TEN = 1.645
 _DEVIATIONS_P10_TO_P90 = 2.56
@@ -88,6 +91,39 @@ def unsayable(profile: Profile) -> list[str]:
 
 def timeline_of(profile: Profile) -> Timeline:
     """Pure compute of the slowest rank, from a profile that has ready times."""
+    timeline = _timeline_alone(profile)
+    return timeline if profile.held_back is None else _paced(timeline, pace_of(profile))
+
+
+def pace_of(profile: Profile) -> float:
+    """How long compute takes in timed steps, over how long it took in those whose communication was held back.
+
+    1, unless the latter alone would make a step longer than the timed ones: then the machine was busier with something
+    else in them, and the timed steps, which are more and lie around them, are believed.
+    """
+    if profile.held_back is None or profile.step is None or profile.link is None:
+        return 1.0
+    timeline, curve = _timeline_alone(profile), curve_in_training(profile)
+    now = current_layouts(profile, timeline)
+
+    def step_ns(pace: float) -> float:
+        return replay(_paced(timeline, pace), now, curve).step_ns
+
+    if step_ns(1.0) <= profile.step.median_ns:
+        return 1.0
+    low, high = _LEAST_PACE, 1.0
+    while high - low > _NO_DIFFERENCE:
+        middle = (low + high) / 2
+        low, high = (middle, high) if step_ns(middle) < profile.step.median_ns else (low, middle)
+    return high
+
+
+def _paced(timeline: Timeline, pace: float) -> Timeline:
+    modules = [replace(one, ready_ns=[pace * ready_ns for ready_ns in one.ready_ns]) for one in timeline.modules]
+    return Timeline(modules, pace * timeline.compute_end_ns, pace * timeline.optimizer_ns)
+
+
+def _timeline_alone(profile: Profile) -> Timeline:
     assert profile.forward_ns is not None and profile.optimizer_ns is not None
     late_ns = _late_ns(profile)
     modules = [
@@ -117,7 +153,7 @@ def curve_in_training(profile: Profile) -> LinkCurve:
     curve, alone = LinkCurve.of(profile.link), profile.held_back
     if alone is None:
         return curve
-    modules = timeline_of(profile).modules
+    modules = _timeline_alone(profile).modules
     together = Timeline([replace(one, ready_ns=[0.0] * len(one.bytes)) for one in modules], 0.0, 0.0)
     expected_ns = replay(together, current_layouts(profile, together), curve).step_ns
     return _scaled(curve, alone.communication_ns / expected_ns)
@@ -186,6 +222,12 @@ def _notes(profile: Profile, timeline: Timeline, now: list[Buckets]) -> list[str
             )
         if module.communication_hook is not None:
             notes.append(f"predicted for plain all-reduces, not for the script's hook {module.communication_hook}")
+    busier = 1 / pace_of(profile) - 1
+    if busier > _BUSIER:
+        notes.append(
+            f"compute took {100 * busier:.0f} % longer while communication was held back than in timed steps: "
+            "something else used the machine, and bands are wide for it"
+        )
     if len(profile.modules) > 1:
         notes.append("predicted as if all modules shared one backward pass")
     traced = profile.breakdown
@@ -250,6 +292,7 @@ class Forecast:
         self.lists = _release(profile) >= _LISTS_SINCE
         self.spread = _spread_of_median(profile)
         self.link_spread = _link_spread(profile)
+        self.pace = pace_of(profile)
         step_ns = self.run(now).step_ns
         self.error = 0.0 if profile.step is None else step_ns / profile.step.median_ns - 1
 
@@ -324,7 +367,7 @@ class Forecast:
         A slower link shifts the end by its part of the time since the link last stood idle.
         """
         last_ns, shift_ns = float(run.end_ns[-1]), self.link_spread * run.last_busy_ns
-        own_ns = math.hypot(self.spread, self.error) * run.step_ns
+        own_ns = math.hypot(self.spread, self.error, 1 / self.pace - 1) * run.step_ns
         over_ns = run.step_ns - self.timeline.optimizer_ns
         later_ns = max(over_ns, last_ns + shift_ns) - over_ns
         earlier_ns = over_ns - max(run.compute_end_ns, last_ns - shift_ns)

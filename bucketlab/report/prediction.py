@@ -11,6 +11,7 @@ from bucketlab.schema.profile import PredictedPoint, Prediction
 
 _BAR_CELLS = 16
 _MOST_ROWS = 24
+_TOLD = 0.0005  # parts below are told without their sign
 
 
 def print_prediction(prediction: Prediction, run: str, console: Console) -> None:
@@ -85,4 +86,4 @@ def _named(point: PredictedPoint) -> str:
 
 
 def _signed(part: float) -> str:
-    return f"{'+' if part >= 0 else '-'}{units.share(abs(part), 1)}"
+    return units.share(part, 1) if abs(part) < _TOLD else f"{'+' if part > 0 else '-'}{units.share(abs(part), 1)}"

@@ -160,6 +160,26 @@ def test_steps_whose_communication_was_held_back_set_compute_link_and_rest():
     assert curve_in_training(profile).time_ns(sizes) == pytest.approx(1.2 * curve.time_ns(sizes), rel=1e-3)
 
 
+def test_compute_that_alone_outlasts_the_timed_steps_was_slowed_by_something_else():
+    profile = profiles.exposed()
+    assert profile.step is not None
+    usual = predicted(profile)
+    timeline = timeline_of(profile)
+    profile.held_back = HeldBack(
+        steps=10,
+        step_ns=3 * profile.step.median_ns,
+        compute_ns=round(2 * timeline.compute_end_ns),
+        compute_p10_ns=0,
+        compute_p90_ns=0,
+        communication_ns=round(0.1 * profile.step.median_ns),
+        optimizer_ns=5_000_000,
+    )
+    slowed = predicted(profile)
+    assert slowed.current_step_ns == pytest.approx(profile.step.median_ns, rel=0.01)
+    assert "something else used the machine" in " ".join(slowed.notes)
+    assert half_width(slowed) > 2 * half_width(usual)
+
+
 def test_a_profile_without_link_or_ready_times_says_what_cannot_be_said():
     assert unsayable(profiles.exposed()) == []
     no_link = profiles.exposed(link=None)
