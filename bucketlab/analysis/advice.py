@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from bucketlab.predict.forecast import unsayable
+from bucketlab.predict.whatif import Question, what_if
 from bucketlab.report.units import duration, quantity, share, shown, size
 from bucketlab.schema.analysis import RankStragglers
 from bucketlab.schema.profile import Breakdown, Bucket, Link, Prediction, Profile
@@ -264,14 +266,27 @@ def _on_what_cannot_hide(profile: Profile) -> list[str]:
     least_ns = link.latency_ns + sum(bucket.bytes for bucket in profile.buckets) / link.bandwidth_gb_s
     if least_ns <= window_ns:
         return []
-    ways = ["a larger batch per rank", "accumulation under `no_sync()`"]
+    bound = (
+        f"Bound by the link: it alone needs {duration(least_ns)} for all gradients, and they become ready within "
+        f"{duration(window_ns)}, so some communication stays exposed whatever the buckets."
+    )
+    if profile.prediction is None or unsayable(profile):
+        return [f"{bound} Send less for the same work: a larger batch per rank, or accumulation under `no_sync()`."]
+    gains = [f"other buckets can win {share(max(0.0, predicted_gain(profile.prediction)), 1)}"]
     if {gradient.dtype for gradient in profile.gradients} == {"float32"}:
-        ways.append("gradients in 16 bits (torch's bf16_compress_hook)")
-    return [
-        f"The link alone needs {duration(least_ns)} for all gradients, and they become ready within "
-        f"{duration(window_ns)}: some communication stays exposed whatever the buckets. Send less for the same "
-        f"work: {', '.join(ways)}."
-    ]
+        halved = _gain_if(profile, Question(compression=0.5))
+        gains.append(f"gradients in 16 bits (torch's bf16_compress_hook) {share(halved, 1)}")
+    twice = _gain_if(profile, Question(accumulation=2 * profile.accumulation))
+    passes = f"{2 * profile.accumulation} backward passes"
+    gains.append(f"accumulation over {passes} under `no_sync()` {share(twice, 1)} of the time per sample")
+    return [f"{bound} Predicted, not measured: {', '.join(gains)}."]
+
+
+def _gain_if(profile: Profile, question: Question) -> float:
+    """Part of the time per sample that is won over the setting in force, with the best buckets, on the same link."""
+    [before], [after] = what_if(profile, Question()).rows, what_if(profile, question).rows
+    passes = (question.accumulation or profile.accumulation) / profile.accumulation
+    return max(0.0, 1 - after.step_ns / passes / before.current_step_ns)
 
 
 def _on_slowed_buckets(profile: Profile) -> list[str]:

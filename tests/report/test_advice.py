@@ -1,6 +1,7 @@
 """What the user is told to do: it follows from the figures, and nothing contradicts anything else."""
 
 import itertools
+import re
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from bucketlab.analysis.advice import (
     is_input_bound,
     late_rank,
 )
+from bucketlab.predict import predict
 from bucketlab.schema.analysis import RankStragglers, Stragglers
 from bucketlab.schema.profile import PredictedPoint, Prediction
 from tests.report import profiles
@@ -198,6 +200,15 @@ def test_gloo_between_gpus_is_pointed_out_and_gloo_on_cpu_is_not():
 def test_more_traffic_than_the_backward_pass_can_hide_asks_for_less_traffic():
     assert any("whatever the buckets" in line for line in advise(profiles.exposed()))
     assert not any("whatever the buckets" in line for line in advise(profiles.overlapped()))
+
+
+def test_what_less_traffic_would_win_is_predicted_in_figures():
+    profile = profiles.exposed()
+    profile.prediction = predict(profile)
+    [line] = [line for line in advise(profile) if line.startswith("Bound by the link")]
+    assert "Predicted, not measured: other buckets can win" in line
+    halved, twice = (int(one) for one in re.findall(r"(\d+) %(?:, accumulation| of the time)", line))
+    assert 5 < halved < 50 and 5 < twice < 50
 
 
 def test_buckets_slower_than_the_link_alone_say_what_slows_them():
