@@ -103,14 +103,15 @@ def profile_of_traces(path: Path) -> Profile:
     if first is None:
         raise BadInput(f"{path}: no trace here has a step (ProfilerStep#N): profile with torch.profiler's schedule")
     steps = [step for one in analysis.ranks for step in one.steps]
+    world_size = first.world_size or len(analysis.ranks)
     return Profile(
         run=path.name,
         created="",
         script=str(path),
         command=[],
         versions={},
-        world_size=first.world_size or len(analysis.ranks),
-        nodes=max(1, len({one.host for one in analysis.ranks if one.host})),
+        world_size=world_size,
+        nodes=len({one.host for one in analysis.ranks if one.host}) if len(analysis.ranks) == world_size else 0,
         backend=first.backend or "",
         device="",
         accumulation=1,

@@ -187,9 +187,10 @@ def headline(profile: Profile) -> Text:
 
 def job(profile: Profile) -> str:
     torch = profile.versions.get("torch")
+    nodes = f" on {units.counted(profile.nodes, 'node')}" if profile.nodes else ""  # traces may not tell
     parts = [
         profile.script,
-        f"{units.counted(profile.world_size, 'rank')} on {units.counted(profile.nodes, 'node')}",
+        f"{units.counted(profile.world_size, 'rank')}{nodes}",
         profile.backend,
         profile.device,
         f"torch {torch}" if torch else "",

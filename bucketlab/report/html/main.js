@@ -4,6 +4,10 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const { profile, model } = data;
 const prediction = profile.prediction;
 
+/** Traces of other programs tell collectives, and not which of them are buckets. */
+const noun = profile.modules.length || profile.command.length ? "bucket" : "collective";
+const titled = noun === "bucket" ? "Bucket" : "Collective";
+
 /** caps_bytes: null for the setting in force; ranks, bandwidth: null as measured. */
 const setting = { caps_bytes: null, cap_mb: currentCapMb(), preset: "current", ranks: null, bandwidth: null };
 let showing = profile.buckets.some((one) => one.end_ns !== null) || !model ? "measured" : "predicted";

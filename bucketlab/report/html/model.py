@@ -10,14 +10,12 @@ import msgspec
 
 from bucketlab.errors import BadInput
 from bucketlab.link.algorithms import ALGORITHMS
-from bucketlab.link.curve import LinkCurve
 from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, caps_of
-from bucketlab.predict.forecast import current_layouts, fit_slowdown, observations, timeline_of, unsayable
+from bucketlab.predict.forecast import Forecast, timeline_of, unsayable
+from bucketlab.predict.replay import Timeline
 from bucketlab.predict.whatif import Row, ask
 from bucketlab.schema.profile import Gradient, Profile
 
-# From this release on a capacity that is given holds for the first bucket too.
-_FIRST_FOLLOWS_SINCE = (2, 13)
 _MOST_RANKS = 1024
 
 
@@ -76,9 +74,9 @@ def replay_model(profile: Profile) -> ReplayModel | None:
         return None
     assert profile.link is not None
     assert profile.forward_ns is not None
-    timeline = timeline_of(profile)
-    curve = LinkCurve.of(profile.link)
-    slowdown = fit_slowdown(timeline, curve, observations(profile, current_layouts(profile, timeline)))
+    forecast = Forecast.of(profile)
+    timeline, curve, slowdown = forecast.timeline, forecast.curve, forecast.slowdown
+    pace = _pace(profile, timeline)
     kinds = {dtype: number for number, dtype in enumerate(sorted({one.dtype for one in profile.gradients}))}
     places = _places(profile)
     return ReplayModel(
@@ -95,8 +93,8 @@ def replay_model(profile: Profile) -> ReplayModel | None:
         ],
         compute_end_ns=timeline.compute_end_ns,
         optimizer_ns=timeline.optimizer_ns,
-        input_ns=float(profile.input_ns or 0),
-        forward_ns=float(profile.forward_ns),
+        input_ns=pace * (profile.input_ns or 0),
+        forward_ns=pace * profile.forward_ns,
         curve=CurveModel(
             bytes=curve.bytes.tolist(),
             ns=curve.ns.tolist(),
@@ -109,7 +107,7 @@ def replay_model(profile: Profile) -> ReplayModel | None:
         ),
         slowed_compute=slowdown.compute,
         slowed_communication=slowdown.communication,
-        first_follows=_first_follows(profile),
+        first_follows=forecast.lists,
         default_caps_bytes=[DEFAULT_FIRST_BYTES, DEFAULT_CAP_BYTES],
     )
 
@@ -143,6 +141,10 @@ def _numbered(at: int, gradient: Gradient) -> Gradient:
     return msgspec.structs.replace(gradient, dtype=str(at))
 
 
-def _first_follows(profile: Profile) -> bool:
-    parts = profile.versions.get("torch", "").split("+")[0].split(".")[:2]
-    return not all(part.isdigit() for part in parts) or tuple(map(int, parts)) >= _FIRST_FOLLOWS_SINCE
+def _pace(profile: Profile, timeline: Timeline) -> float:
+    """Over which the timeline stretches what `Profile` says of gradients, so that the forward pass ends where it does.
+
+    Where no steps with their communication held back were measured, it stretches nothing.
+    """
+    last_ns = max((one.ready_ns for one in profile.gradients if one.ready_ns is not None), default=0)
+    return timeline.compute_end_ns / last_ns if profile.held_back is not None and last_ns else 1.0

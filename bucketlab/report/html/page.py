@@ -251,6 +251,8 @@ def _terminal(profile: Profile, folder: Path) -> str:
 
 def _commands(profile: Profile, folder: Path) -> list[tuple[str, str]]:
     run, out = shlex.quote(str(folder)), shlex.quote(str(folder.parent))
+    if not profile.command:  # traces of another program
+        return [("The same figures, and every step", f"bucketlab analyze {run}")]
     script = shlex.join(profile.command)
     return [
         ("Profile again", f"bucketlab profile {script}"),

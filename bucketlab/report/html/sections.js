@@ -92,14 +92,14 @@ function stepSection() {
     picture.root,
     el("div", { class: "legend" }, legend()),
     selected,
-    el("details", {}, el("summary", {}, "Buckets as a table"), buckets),
-    el("details", {}, el("summary", {}, "The setting in force"), profile.modules.map(aboutModule)),
+    el("details", {}, el("summary", {}, `${noun === "bucket" ? "Buckets" : "Collectives"} as a table`), buckets),
+    profile.modules.length ? el("details", {}, el("summary", {}, "The setting in force"), profile.modules.map(aboutModule)) : null,
   );
 }
 
 const legend = () => [
   el("span", {}, el("i", { class: "thin fill-backward fill-compute" }), "a gradient is ready"),
-  el("span", {}, el("i", { class: "dash" }), "bucket waits for the link"),
+  el("span", {}, el("i", { class: "dash" }), `${noun} waits for the link`),
   el("span", {}, el("i", { class: "fill-overlap" }), "travels, hidden behind compute"),
   el("span", {}, el("i", { class: "fill-exposed" }), "travels, exposed"),
 ];
@@ -128,14 +128,14 @@ function measuredScene() {
   const last = Math.max(0, ...buckets.map((one) => one.end_ns));
   const b = profile.breakdown;
   return {
-    what: "rank 0, medians of traced steps; a bucket's exposed part is drawn at its end",
+    what: `rank 0, medians of traced steps; the exposed part of a ${noun} is drawn at its end`,
     phases: data.phases,
     buckets,
     gradients: [],
     bands: last > computeEnd ? [[computeEnd, last]] : [],
     markers: [],
     end_ns: end * 1.01 || 1,
-    readout: b ? [el("span", { class: "big" }, units.duration(b.wall_ns)), el("span", {}, "a traced step"), el("span", {}, `${units.duration(b.exposed_ns)} exposed`), el("span", {}, units.counted(buckets.length, "bucket"))] : [],
+    readout: b ? [el("span", { class: "big" }, units.duration(b.wall_ns)), el("span", {}, "a traced step"), el("span", {}, `${units.duration(b.exposed_ns)} exposed`), el("span", {}, units.counted(buckets.length, noun))] : [],
   };
 }
 
@@ -179,7 +179,7 @@ function predictedScene() {
       Math.abs(change) < 0.0005 ? el("span", {}, "as in force") : el("span", { class: change < 0 ? "better" : "worse" }, `${Math.abs(100 * change).toFixed(1)} % ${change < 0 ? "shorter" : "longer"} than in force`),
       el("span", {}, `${units.duration(exposed)} exposed`),
       el("span", {}, `${units.share(run.overlap_ns, run.communication_ns)} hidden`),
-      el("span", {}, units.counted(buckets.length, "bucket")),
+      el("span", {}, units.counted(buckets.length, noun)),
       el("span", { class: "dim" }, verdictOf(run, exposed)),
     ],
   };
@@ -198,7 +198,7 @@ function verdictOf(run, exposed) {
 function chosen(bucket) {
   const figures = [`ready ${units.duration(bucket.ready_ns)}`, `start ${units.duration(bucket.start_ns)}`, `end ${units.duration(bucket.end_ns)}`, `exposed ${units.duration(bucket.exposed_ns)}`, `bus bandwidth ${units.rate(bucket.bus_gb_s)}`];
   const names = bucket.names.length > 8 ? [...bucket.names.slice(0, 8), `and ${grouped(bucket.names.length - 8)} more`] : bucket.names;
-  return [el("div", {}, el("b", {}, `Bucket ${bucket.label}: ${units.size(bucket.bytes)}, ${units.counted(bucket.names.length, "parameter")}. `), figures.join(", ")), el("div", { class: "mono dim" }, names.join(", "))];
+  return [el("div", {}, el("b", {}, `${titled} ${bucket.label}: ${units.size(bucket.bytes || null)}${noun === "bucket" ? `, ${units.counted(bucket.names.length, "parameter")}` : ""}. `), figures.join(", ")), el("div", { class: "mono dim" }, names.join(", "))];
 }
 
 function bucketTable(scene) {
@@ -339,13 +339,13 @@ function curveChart(width, points) {
     return { mb, ns: replayAt(model, { ...setting, sizes: null, caps_bytes: capsOf(model, mb) }).step_ns };
   }) : [];
   const run = replayAt(model, setting);
-  const presets = elsewhere ? [] : presetsOf();
+  const presets = elsewhere ? [] : presetsOf().filter((one) => one.id !== "current");
   const values = [prediction.floor_ns, ...points.flatMap((one) => [one.step_ns, one.low_ns ?? one.step_ns, one.high_ns ?? one.step_ns]), ...replayed.map((one) => one.ns), ...data.trials.flatMap((one) => [one.low_ns, one.high_ns]), ...(profile.step ? [profile.step.median_ns] : []), run.step_ns].sort((a, b) => a - b);
   // A bucket for each bias of a model takes many times as long; the rest of the curve should not be flat for it.
   const high = Math.min(values[values.length - 1], 3 * values[Math.floor(values.length / 2)]);
   const pad = 0.06 * (high - values[0]) || high * 0.05;
   const y = { domain: [Math.max(0, values[0] - pad) / 1e6, (high + pad) / 1e6], label: "step, ms", ticks: 5, format: (one) => threeDigits(one) };
-  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb, MiB", format: (one) => String(Number(one.toPrecision(2))) };
+  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb, MiB", format: (one) => String(Number(one.toPrecision(3))) };
   const c = chart(width, 320, x, y, "predicted step time against bucket size");
   const clip = (ns) => c.sy(Math.min(ns / 1e6, y.domain[1]));
   const banded = points.filter((one) => one.low_ns !== null && one.high_ns !== null);
@@ -355,7 +355,7 @@ function curveChart(width, points) {
   }
   c.plot.append(
     svg("line", { class: "floor", x1: c.margin.left, x2: width - c.margin.right, y1: c.sy(prediction.floor_ns / 1e6), y2: c.sy(prediction.floor_ns / 1e6) }),
-    svg("text", { x: c.margin.left + 6, y: c.sy(prediction.floor_ns / 1e6) - 5 }, `floor: no buckets get below ${units.duration(prediction.floor_ns)}`),
+    svg("text", { x: c.margin.left + 6, y: c.sy(prediction.floor_ns / 1e6) + 14 }, `floor: no buckets get below ${units.duration(prediction.floor_ns)}`),
     svg("path", { class: "curve", d: pathOf(points.map((one) => [c.sx(one.bucket_cap_mb), clip(one.step_ns)])) }),
   );
   if (replayed.length) c.plot.append(svg("path", { class: "other", d: pathOf(replayed.map((one) => [c.sx(one.mb), clip(one.ns)])) }));
@@ -370,7 +370,7 @@ function curveChart(width, points) {
   }
   const at = c.sx(Math.min(x.domain[1], Math.max(x.domain[0], setting.cap_mb)));
   c.plot.append(svg("line", { class: "cursor", x1: at, x2: at, y1: c.margin.top, y2: c.height - c.margin.bottom }), svg("circle", { class: "now", cx: at, cy: clip(run.step_ns), r: 5 }));
-  for (const one of presets) c.plot.append(svg("text", { class: `tone-${one.id}`, x: c.sx(Math.min(x.domain[1], Math.max(x.domain[0], one.cap_mb))), y: clip(one.step_ns) - 8, "text-anchor": "middle" }, one.mark, svg("title", {}, `${one.name}: ${units.duration(one.step_ns)}`)));
+  for (const one of presets) c.plot.append(svg("text", { class: `tone-${one.id}`, x: c.sx(Math.min(x.domain[1], Math.max(x.domain[0], one.cap_mb))), y: clip(one.step_ns) - 9, "text-anchor": "middle" }, one.mark, svg("title", {}, `${one.name}: ${units.duration(one.step_ns)}`)));
   const hit = svg("rect", { class: "hit", x: c.margin.left, y: c.margin.top, width: width - c.margin.left - c.margin.right, height: c.height - c.margin.top - c.margin.bottom });
   hit.addEventListener("click", (event) => {
     const box = c.root.getBoundingClientRect();
@@ -434,7 +434,7 @@ function ranksSection() {
     .sort((a, b) => (byRank.get(b.rank)?.arrival_lag_ns ?? 0) - (byRank.get(a.rank)?.arrival_lag_ns ?? 0))
     .map((one) => [one.rank, units.duration(one.step_median_ns), units.duration(one.breakdown?.exposed_ns), units.duration(byRank.get(one.rank)?.arrival_lag_ns), units.duration(byRank.get(one.rank)?.wait_ns), units.size(one.peak_bytes), { name: `${one.host} ${one.device}` }]);
   return section(
-    "ranks",
+    "by-rank",
     "Ranks",
     chip(kindOfRun()),
     profile.stragglers && profile.stragglers.verdict ? el("p", {}, profile.stragglers.verdict) : null,
@@ -492,25 +492,37 @@ function waysSection() {
   const names = Object.keys(scaling.what).filter((name) => scaling.rows.some((row) => row.algorithm === name));
   const rowsOf = (name) => scaling.rows.filter((row) => row.algorithm === name);
   const toneOf = (name) => names.indexOf(name) % 6 + 1;
-  const time = responsive((width) => waysChart(width, names, rowsOf, toneOf, (row) => row.step_ns / 1e6, "step, ms", (one) => `${grouped(one)} ms`));
-  const volume = responsive((width) => waysChart(width, names, rowsOf, toneOf, (row) => Math.max(row.sent_bytes, 1) / 1048576, "sent by a rank in a step, MiB", (one) => units.size(one * 1048576), (row) => (row.root_bytes > row.sent_bytes * 1.001 ? row.root_bytes / 1048576 : null)));
+  const time = responsive((width) => waysChart(width, names, rowsOf, toneOf, (row) => row.step_ns / 1e6, "step", (one) => short(units.duration(one * 1e6)), 10));
+  const volume = responsive((width) => waysChart(width, names, rowsOf, toneOf, (row) => Math.max(row.sent_bytes, 1) / 1048576, "sent by a rank in a step", (one) => short(units.size(one * 1048576)), 2, (row) => (row.root_bytes > row.sent_bytes * 1.001 ? row.root_bytes / 1048576 : null)));
   return section(
     "ways",
     "Ways to add up gradients",
     chip("predicted"),
     el("p", { class: "small dim" }, `Step time, with the best bucket size of each, and volume, over the number of ranks; ${units.counted(scaling.ranks_per_node, "rank")} a node. Dashed: what the root sends, where there is one.`),
     el("div", { class: "pair" }, el("div", {}, el("h3", {}, "Step time"), time.holder), el("div", {}, el("h3", {}, "Volume per rank"), volume.holder)),
+    measuredWays(),
     el("details", {}, el("summary", {}, "What each is, where things turn, and what this rests on"), el("dl", { class: "facts small" }, names.map((name) => [el("dt", {}, name), el("dd", {}, scaling.what[name])])), el("ul", { class: "plain small" }, scaling.findings.map((one) => el("li", {}, one))), el("ul", { class: "plain small dim" }, scaling.notes.map((one) => el("li", {}, one)))),
     el("details", {}, el("summary", {}, "As a table"), table(["<algorithm", "ranks", "step", "efficiency", "exposed", "best bucket_cap_mb", "sent per rank", "sent by root"], scaling.rows.map((row) => [{ name: row.algorithm }, grouped(row.ranks), units.duration(row.step_ns), units.share(row.efficiency, 1), units.duration(row.exposed_ns), row.bucket_cap_mb === null ? NOTHING : units.capacity(row.bucket_cap_mb), units.size(row.sent_bytes), units.size(row.root_bytes)]))),
   );
 }
 
-function waysChart(width, names, rowsOf, toneOf, valueOf, label, format, dashedOf = () => null) {
+/** The job's own steps with its gradients reduced in other ways, where the run measured them. */
+function measuredWays() {
+  if (!profile.topologies.length) return null;
+  const largest = (one, name) => (one.volumes.length ? Math.max(...one.volumes.map((rank) => rank[name])) : null);
+  const rows = profile.topologies.map((one) => [{ name: one.name }, units.duration(one.step.median_ns), `${units.duration(one.step.p10_ns)} to ${units.duration(one.step.p90_ns)}`, units.size(largest(one, "sent_bytes")), units.size(largest(one, "received_bytes"))]);
+  return el("div", {}, el("h3", {}, "This job's own steps, in turns ", chip("measured")), table(["<way", "step", "p10 to p90", "most sent by a rank", "most received by a rank"], rows));
+}
+
+/** Without decimals that say nothing: "1.00 GiB" is "1 GiB". */
+const short = (text) => text.replace(/\.0+(?= )/, "");
+
+function waysChart(width, names, rowsOf, toneOf, valueOf, label, format, base, dashedOf = () => null) {
   const all = names.flatMap(rowsOf);
   const values = all.flatMap((row) => [valueOf(row), dashedOf(row)]).filter((one) => one !== null);
   const ranks = all.map((row) => row.ranks);
   const y = { domain: [Math.min(...values) / 1.15, Math.max(...values) * 1.2], label, ticks: 6, format };
-  y.log = y.domain[1] / y.domain[0] > 40 ? 10 : 2;
+  y.log = y.domain[1] / y.domain[0] > 40 ? base : 2;
   const c = chart(width, 300, { domain: [Math.min(...ranks), Math.max(...ranks, 3)], log: 2, ticks: width / 60, label: "ranks", format: (one) => grouped(one) }, y, `${label} over the number of ranks`, 118);
   const ends = [];
   for (const name of names) {
@@ -523,8 +535,12 @@ function waysChart(width, names, rowsOf, toneOf, valueOf, label, format, dashedO
   }
   ends.sort((a, b) => a.y - b.y);
   ends.forEach((one, at) => { if (at) one.y = Math.max(one.y, ends[at - 1].y + 14); });
-  const over = Math.max(0, ends[ends.length - 1].y - (c.height - c.margin.bottom));
-  for (const one of ends) c.plot.append(svg("text", { class: `ink${one.tone}`, x: width - c.margin.right + 6, y: one.y - over + 4 }, one.name));
+  let bottom = c.height - c.margin.bottom;
+  for (const one of [...ends].reverse()) {
+    one.y = Math.min(one.y, bottom);
+    bottom = one.y - 14;
+  }
+  for (const one of ends) c.plot.append(svg("text", { class: `ink${one.tone}`, x: width - c.margin.right + 6, y: one.y + 4 }, one.name));
   return c.root;
 }
 
@@ -555,7 +571,8 @@ function memorySection() {
 }
 
 function commandsSection() {
-  return section("commands", "Commands", null, data.commands.map(([what, command]) => el("div", { class: "command" }, el("span", { class: "what" }, what), el("code", {}, command), copyButton(command))));
+  if (!data.commands.length) return null;
+  return section("commands", "Commands", null, data.commands.map(([what, command]) => el("div", {}, el("div", { class: "dim small" }, what), el("div", { class: "command" }, el("code", {}, command), copyButton(command)))));
 }
 
 function notesSection() {

@@ -95,7 +95,7 @@ function createTimeline(label, onSelect) {
     pen.fillRect(0, 0, width, height);
     hits = [];
 
-    const names = [["compute", top.compute + LANE / 2], [count > 1 ? "link, 2 lanes".replace("2", count) : "link", top.link + (count * (LANE + 3)) / 2]];
+    const names = [[scene.phases.length ? "compute" : "", top.compute + LANE / 2], [count > 1 ? "link, 2 lanes".replace("2", count) : "link", top.link + (count * (LANE + 3)) / 2]];
     pen.save();
     pen.beginPath();
     pen.rect(GUTTER, 0, width - GUTTER, height);
@@ -129,10 +129,10 @@ function createTimeline(label, onSelect) {
     if (rowHeight >= 13) {
       scene.buckets.forEach((bucket, at) => {
         pen.fillStyle = at === selected ? tone("ink") : tone("dim");
-        pen.fillText(`${bucket.label} · ${units.size(bucket.bytes)}`.replace(" MiB", "M").replace(" KiB", "K").replace(" GiB", "G"), GUTTER - 8, top.buckets + (at + 0.5) * rowHeight, GUTTER - 10);
+        pen.fillText(noun === "collective" ? bucket.names[0] : `${bucket.label} · ${units.size(bucket.bytes)}`.replace(" MiB", "M").replace(" KiB", "K").replace(" GiB", "G"), GUTTER - 8, top.buckets + (at + 0.5) * rowHeight, GUTTER - 10);
       });
     } else {
-      pen.fillText(units.counted(rows, "bucket"), GUTTER - 8, top.buckets + 8, GUTTER - 10);
+      pen.fillText(units.counted(rows, noun), GUTTER - 8, top.buckets + 8, GUTTER - 10);
     }
   }
 
@@ -348,7 +348,7 @@ function aboutBucket(bucket) {
   const shown = bucket.names.slice(0, 6);
   const more = bucket.names.length - shown.length;
   const facts = [
-    ["size", `${units.size(bucket.bytes)}, ${units.counted(bucket.names.length, "parameter")}`],
+    ["size", noun === "bucket" ? `${units.size(bucket.bytes)}, ${units.counted(bucket.names.length, "parameter")}` : units.size(bucket.bytes || null)],
     ["ready", units.duration(bucket.ready_ns)],
     ["start", units.duration(bucket.start_ns)],
     ["end", units.duration(bucket.end_ns)],
@@ -358,7 +358,7 @@ function aboutBucket(bucket) {
     ["bus bandwidth", units.rate(bucket.bus_gb_s)],
   ];
   return [
-    el("b", {}, `Bucket ${bucket.label}`),
+    el("b", {}, `${titled} ${bucket.label}`),
     el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     el("div", { class: "mono small" }, shown.join(", "), more > 0 ? ` and ${grouped(more)} more` : ""),
   ];

@@ -18,11 +18,11 @@ import pytest
 from bucketlab.link.curve import LinkCurve
 from bucketlab.predict import predict
 from bucketlab.predict.assignment import MIB
-from bucketlab.predict.forecast import current_layouts, fit_slowdown, observations, timeline_of
+from bucketlab.predict.forecast import Forecast
 from bucketlab.predict.replay import Replay, replay
 from bucketlab.predict.whatif import Question, what_if
 from bucketlab.report.html import write_report
-from bucketlab.schema.profile import Gradient, LinkPoint, PredictedPoint, Profile
+from bucketlab.schema.profile import Gradient, HeldBack, LinkPoint, PredictedPoint, Profile
 from tests.browser import Browser
 from tests.report import profiles
 
@@ -79,8 +79,23 @@ _PROFILES = {
     "mixed": lambda: _mixed(_two_at_a_time(profiles.exposed())),
     "mixed, one at a time": lambda: _mixed(_bent(profiles.exposed())),
     "a thousand buckets": lambda: profiles.thousand_buckets(),
+    "communication held back": lambda: _held_back(_two_at_a_time(profiles.exposed())),
     "a torch before lists": lambda: _older(profiles.exposed()),
 }
+
+
+def _held_back(profile: Profile) -> Profile:
+    """Compute and the link were measured apart, and neither is as the gradients and the curve alone tell."""
+    apart = HeldBack(
+        steps=5,
+        step_ns=320_000_000,
+        compute_ns=160_000_000,
+        compute_p10_ns=150_000_000,
+        compute_p90_ns=170_000_000,
+        communication_ns=150_000_000,
+        optimizer_ns=9_000_000,
+    )
+    return msgspec.structs.replace(profile, held_back=apart)
 
 
 def _older(profile: Profile) -> Profile:
@@ -113,9 +128,8 @@ def _assert_same(page: dict[str, Any], python: Replay) -> None:
 
 
 def _parts(profile: Profile) -> tuple[Any, LinkCurve, Any]:
-    assert profile.link is not None
-    timeline, curve = timeline_of(profile), LinkCurve.of(profile.link)
-    return timeline, curve, fit_slowdown(timeline, curve, observations(profile, current_layouts(profile, timeline)))
+    forecast = Forecast.of(profile)
+    return forecast.timeline, forecast.curve, forecast.slowdown
 
 
 def test_every_bucket_size_gives_the_step_that_python_gives(opened: tuple[Browser, Profile]) -> None:
