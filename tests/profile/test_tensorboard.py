@@ -19,9 +19,14 @@ _PLUGIN = "data/plugin/pytorch_profiler"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tensorboard")
     profiled(SCRIPTS / "embedding_larger_than_cap.py", cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "bucketlab", "view", "--out", str(folder / "traces"), "--port", "0"]
     log = folder / "log"
     with log.open("w") as output:
@@ -81,3 +86,11 @@ def test_the_distributed_view_has_figures_for_each_rank(address: str) -> None:
     assert set(overlap["data"]) == {"all", "1", "2", "3", "4", "5"}  # the traced steps
     for step in overlap["data"].values():
         assert {worker.split("_")[0] for worker in step} == {"rank0", "rank1"}, step
+
+
+def test_a_profile_leaves_its_page_and_its_scalars(folder: Path) -> None:
+    (run,) = (folder / "traces").iterdir()
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert run.name in page
+    assert len(list((run / "scalars").glob("events.out.tfevents.*"))) == 1
+    assert [one.name for one in run.rglob("*.tmp")] == []
