@@ -56,13 +56,15 @@ def _in_tab(browser: Browser, expression: str, seconds: float = 60) -> object:
 def test_the_tab_shows_each_run_its_page_and_two_of_them(chromium: Browser, tmp_path: Path) -> None:
     logdir = tmp_path / "traces"
     before = _save(profiles.exposed(created="2025-01-01T00:00:00Z"), logdir / "before")
-    after = _save(profiles.overlapped(created="2025-01-02T00:00:00Z"), logdir / "after <b>'\"")
+    hostile = "<img src=x onerror=top.hacked=1></script><script>top.hacked=1</script>"
+    after = _save(profiles.overlapped(created="2025-01-02T00:00:00Z", script=hostile), logdir / "after <b>'\"")
     (logdir / "broken").mkdir()
     (logdir / "broken" / "profile.json").write_text("{")
     with tensorboard(logdir) as address:
         chromium.open(f"{address}/#bucketlab")
         text = str(_in_tab(chromium, "tab.querySelector('#list') && tab.body.innerText"))
         assert after.run in text
+        assert hostile in text
         assert "broken" in text
         assert "is no bucketlab.profile/1 file" in text
         assert "bucketlab" in chromium.evaluate("document.body.innerText").lower()  # the tab's own name
@@ -77,6 +79,8 @@ def test_the_tab_shows_each_run_its_page_and_two_of_them(chromium: Browser, tmp_
         _in_tab(chromium, "tab.querySelector('[data-view=compare]').click() || true")
         verdict = _in_tab(chromium, "tab.querySelector('#verdict') && tab.querySelector('#verdict').textContent")
         assert verdict == compare_profiles(before, after).verdict
+        assert hostile in str(_in_tab(chromium, "tab.querySelector('#comparison').textContent"))
+        assert chromium.evaluate("window.hacked") is None
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -21,6 +21,7 @@ import msgspec
 from rich.console import Console
 
 from bucketlab import __version__
+from bucketlab.predict import predict
 from bucketlab.report import profile as terminal
 from bucketlab.report import timeline, units
 from bucketlab.report.html.model import ReplayModel, Scaling, replay_model, scaling
@@ -161,6 +162,7 @@ def _asset(name: str) -> str:
 
 
 def _data(profile: Profile, folder: Path, tuning: Tuning | None) -> PageData:
+    profile = _predicted_as_replayed(profile)
     return PageData(
         version=__version__,
         profile=_thinned(profile),
@@ -172,6 +174,21 @@ def _data(profile: Profile, folder: Path, tuning: Tuning | None) -> PageData:
         texts=_texts(profile, folder),
         commands=_commands(profile, folder),
     )
+
+
+def _predicted_as_replayed(profile: Profile) -> Profile:
+    """With the prediction that the page's replay goes by, where another release of BucketLab wrote another one."""
+    prediction = predict(profile)
+    if prediction is None or prediction == profile.prediction:
+        return profile
+    notes = list(profile.notes)
+    if profile.prediction is not None:
+        stored, now = (units.duration(one.current_step_ns) for one in (profile.prediction, prediction))
+        notes.append(
+            f"profile.json holds the predictions of another release of BucketLab ({stored} for the setting in force); "
+            f"those on this page are bucketlab {__version__}'s ({now}), as `bucketlab predict` gives them"
+        )
+    return msgspec.structs.replace(profile, prediction=prediction, notes=notes)
 
 
 def _thinned(profile: Profile) -> Profile:

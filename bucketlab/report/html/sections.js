@@ -345,7 +345,7 @@ function curveChart(width, points) {
   const high = Math.min(values[values.length - 1], 3 * values[Math.floor(values.length / 2)]);
   const pad = 0.06 * (high - values[0]) || high * 0.05;
   const y = { domain: [Math.max(0, values[0] - pad) / 1e6, (high + pad) / 1e6], label: "step, ms", ticks: 5, format: (one) => threeDigits(one) };
-  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb, MiB", format: (one) => String(Number(one.toPrecision(3))) };
+  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
   const c = chart(width, 320, x, y, "predicted step time against bucket size");
   const clip = (ns) => c.sy(Math.min(ns / 1e6, y.domain[1]));
   const banded = points.filter((one) => one.low_ns !== null && one.high_ns !== null);

@@ -164,6 +164,20 @@ def test_measured_and_predicted_steps_carry_their_own_name(chromium: Browser, tm
         assert chromium.evaluate(f"document.querySelector('#{name} .chip').textContent") == "predicted"
 
 
+def test_predictions_of_another_release_are_made_anew_and_said_to_be(chromium: Browser, tmp_path: Path) -> None:
+    profile = _with_prediction(profiles.exposed())
+    assert profile.prediction is not None
+    now_ns = profile.prediction.current_step_ns
+    _open(chromium, profile, tmp_path)
+    assert "another release" not in chromium.evaluate("document.getElementById('page').textContent")
+    profile.prediction = msgspec.structs.replace(profile.prediction, current_step_ns=2 * now_ns)
+    _open(chromium, profile, tmp_path)
+    page = chromium.evaluate("document.getElementById('page').textContent")
+    assert f"of another release of BucketLab ({units.duration(2 * now_ns)}" in page
+    assert f"In force 25 MiB, {units.duration(now_ns)}" in page
+    assert f"in force ({units.duration(now_ns)}" in chromium.evaluate("document.getElementById('curve').textContent")
+
+
 def test_markers_set_the_default_the_best_and_the_planned_buckets(chromium: Browser, tmp_path: Path) -> None:
     profile = _with_prediction(profiles.thousand_buckets())
     prediction = profile.prediction
