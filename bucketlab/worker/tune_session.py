@@ -165,7 +165,6 @@ class TuneSession(Session):
             if self.tuner is not None:
                 self._tell(self.tuner, told, settings, failed)
             number += 1
-            self._count_block()
         self.observer.study_over = True
         self._put_in_force(settings, order.candidate, number)
         if order.failure is not None:
@@ -247,11 +246,6 @@ class TuneSession(Session):
         live = LiveStudy(progress=self.tuner.progress(), in_force=block.number)
         with contextlib.suppress(OSError):  # a full disk; the study itself will say so
             write_live(self.observer.control, live)
-
-    def _count_block(self) -> None:
-        if self.observer.progress is not None:
-            self.observer.progress.done += 1
-            self.observer.progress.write()
 
     # ---- the end ------------------------------------------------------------------------------------------------
 
