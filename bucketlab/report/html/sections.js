@@ -318,6 +318,9 @@ function curveSection() {
   const drawn = responsive((width) => curveChart(width, points));
   followers.push(drawn.redraw);
   const legendOf = [el("span", {}, el("i", { class: "thin fill-compute" }), "predicted, with the band in which nine of ten measured medians should lie")];
+  const other = el("span", {}, "- - replayed with the ranks and the bandwidth of the sliders");
+  followers.push(() => { other.hidden = setting.ranks === null && setting.bandwidth === null; });
+  legendOf.push(other);
   if (data.trials.length) legendOf.push(el("span", {}, el("i", { class: "fill-exposed" }), `measured trials of ${data.study}, 95 % interval of the median`));
   return section(
     "curve",
@@ -333,9 +336,10 @@ function curveSection() {
 function curveChart(width, points) {
   const caps = [...points.map((one) => one.bucket_cap_mb), currentCapMb(), 25, ...data.trials.map((one) => one.capacity_mb)];
   const elsewhere = setting.ranks !== null || setting.bandwidth !== null;
-  const scale = capScale();
+  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
+  const across = logarithmic(x.domain, [0, 71]);
   const replayed = elsewhere ? Array.from({ length: 72 }, (_, at) => {
-    const mb = Number(scale.invert((at * STEPS) / 71).toPrecision(3));
+    const mb = across.invert(at);
     return { mb, ns: replayAt(model, { ...setting, sizes: null, caps_bytes: capsOf(model, mb) }).step_ns };
   }) : [];
   const run = replayAt(model, setting);
@@ -345,7 +349,6 @@ function curveChart(width, points) {
   const high = Math.min(values[values.length - 1], 3 * values[Math.floor(values.length / 2)]);
   const pad = 0.06 * (high - values[0]) || high * 0.05;
   const y = { domain: [Math.max(0, values[0] - pad) / 1e6, (high + pad) / 1e6], label: "step, ms", ticks: 5, format: (one) => threeDigits(one) };
-  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
   const c = chart(width, 320, x, y, "predicted step time against bucket size");
   const clip = (ns) => c.sy(Math.min(ns / 1e6, y.domain[1]));
   const banded = points.filter((one) => one.low_ns !== null && one.high_ns !== null);
