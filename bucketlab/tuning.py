@@ -7,7 +7,6 @@ that ends early costs the trial that it was in, and the next one goes on.
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bucketlab.link.sweep import Search, Sweep
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
 from bucketlab.schema.tuning import CURRENT, Tuning
+from bucketlab.tensorboard.scalars import write_trials
 from bucketlab.tune.files import DATABASE, RESULT, LiveStudy, find_result, load_result, read_live, study_name
 from bucketlab.tune.records import blame, check_storage, shown_url
 from bucketlab.worker.config import Setting, TuneTask, WorkerConfig
@@ -78,11 +78,13 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
                 output_to_stderr=options.output_to_stderr,
             ),
         )
-        return Tuned(folder if result else None, result, [])
+        if result is None:
+            return Tuned(None, None, ["rank 0 runs on another node: the result is there."])
+        write_trials(result, folder)
+        return Tuned(folder, result, [])
     remarks: list[str] = []
     in_vain = crashes = 0
     while True:
-        began = time.time()
         lives: list[LiveStudy] = []
         outcome = supervise(
             argv,
@@ -94,7 +96,7 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         )
         print_stacks(outcome)
         if any(one.study_over for one in outcome.endings):
-            return _judge(outcome, job, argv, options, folder, began, remarks)
+            return _judge(outcome, job, argv, options, folder, remarks)
         why = _why_not_over(outcome, job, argv, options)
         if outcome.interrupted:
             raise WorkFailed(f"{why} {_goes_on(study, storage)}")
@@ -190,7 +192,6 @@ def _judge(
     argv: list[str],
     options: TuneOptions,
     folder: Path,
-    began: float,
     remarks: list[str],
 ) -> Tuned:
     failure = next((one.failure for one in outcome.endings if one.failure), None)
@@ -200,6 +201,7 @@ def _judge(
     if 0 not in ranks_here:
         return Tuned(None, None, [*remarks, "rank 0 runs on another node: the result is there."])
     result = load_result(folder)
+    write_trials(result, folder)
     if outcome.exit_code and options.keep_running:
         raise WorkFailed(f"{why_it_failed(outcome, job, argv, options.timeout_seconds)} The study is in {folder}.")
     return Tuned(folder, result, remarks)

@@ -278,6 +278,9 @@ class Tuner:
             before = before or (yield from self._current_block())
             created = begun.created.result()
             self._merge(created.others)
+            if self._is_measured_elsewhere(begun, created):
+                begun = self._begin()
+                continue
             told = yield from self._trained(self._block(created.number, begun.candidate))
             arm = self._measured(begun, created, told, before)
             begun = self._begin()
@@ -545,6 +548,16 @@ class Tuner:
         for trial in others:
             if not trial.running and not trial.record.lost and trial.number not in known:
                 self._adopt(trial)
+
+    def _is_measured_elsewhere(self, begun: _Begun, created: Created) -> bool:
+        """Whether another process chose the same at the same time, and was first; this trial is then given up."""
+        key = self.space.key(begun.candidate)
+        first = [one for one in created.others if one.number < created.number and not one.record.lost]
+        if all(self.space.key(one.record.candidate) != key or one.record.is_current for one in first):
+            return False
+        begun.record.lost = True
+        self._records.fail(created, begun.record)
+        return True
 
     def _race_begun_before(self) -> list[_Arm]:
         """The finalists of a race that a launch before this one began and no trial has come after; takes its rounds."""

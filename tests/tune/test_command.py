@@ -9,10 +9,13 @@ import signal
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import optuna
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
@@ -63,6 +66,22 @@ def test_result_json_is_what_was_printed_and_optuna_opens_the_study(study: tuple
     opened = optuna.load_study(study_name=result.study, storage=f"sqlite:///{stored}/study.db")
     assert {trial.number for trial in opened.trials} >= {trial.number for trial in result.trials}
     assert all(trial.state.is_finished() for trial in opened.trials)
+
+
+def test_each_trial_is_a_run_with_its_setting_and_step_time_in_tensorboard(study: tuple[Path, Tuning]) -> None:
+    folder, result = study
+    top = find_result(None, folder / "sweeps") / "scalars"
+    measured = [trial for trial in result.trials if trial.state == "complete"]
+    assert sorted(path.name for path in top.iterdir()) == [f"trial-{trial.number:03d}" for trial in measured]
+    everything = {"tensors": 0}
+    accumulator = EventAccumulator(str(top / f"trial-{measured[-1].number:03d}"), size_guidance=everything)
+    accumulator.Reload()
+    steps = [tensor_value(one) for one in accumulator.Tensors("measured/step ms")]
+    assert steps == pytest.approx([ns / 1e6 for ns in measured[-1].step_ns], rel=1e-6)
+
+
+def tensor_value(event: Any) -> float:
+    return float(make_ndarray(event.tensor_proto))
 
 
 def test_the_same_command_after_a_finished_study_begins_another(study: tuple[Path, Tuning]) -> None:
@@ -125,6 +144,31 @@ def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) ->
     assert after[: len(before)] == before
     assert len({tuple(trial.bucket_bytes) for trial in result.trials}) == len(result.trials)
     assert result.finished
+
+
+def test_two_jobs_share_one_study_in_postgresql(postgresql: str, tmp_path: Path) -> None:
+    command = ["tune", "--json", "--trials", "3", "--study", "shared", "--storage", postgresql]
+    jobs = [start(*command, PLAIN, "--out", "x", cwd=_made(tmp_path / name), environment=LONG) for name in "ab"]
+    outputs = [job.communicate(timeout=250) for job in jobs]
+    for job, (_, errors) in zip(jobs, outputs, strict=True):
+        assert job.returncode == 0, errors[-4000:]
+    results = [msgspec.json.decode(output, type=Tuning) for output, _ in outputs]
+    trials = optuna.load_study(study_name="shared", storage=postgresql).trials
+    layouts = [tuple(trial.user_attrs["bucketlab"]["bucket_bytes"]) for trial in trials]
+    complete = [one for one in trials if one.state == optuna.trial.TrialState.COMPLETE and not trial_is_current(one)]
+    assert 2 <= len(complete) == len({layouts[one.number] for one in complete})
+    assert all(one.state.is_finished() for one in trials)
+    assert all(result.finished and result.ci95 is not None for result in results)
+    assert all("s3cret" not in output + errors for output, errors in outputs)
+
+
+def trial_is_current(trial: optuna.trial.FrozenTrial) -> bool:
+    return bool(trial.user_attrs["bucketlab"]["is_current"])
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _finished(storage: str) -> list[tuple[int, float]]:
