@@ -74,7 +74,7 @@ def cli() -> None:
     show_default=True,
 )
 @click.option("--steps", type=click.IntRange(2), help="Steps to time.  [default: as many as fit in 5 s, 20 to 200]")
-@click.option("--traced", type=click.IntRange(1), default=5, help="Steps to trace.", show_default=True)
+@click.option("--traced", type=click.IntRange(1), default=8, help="Steps to trace.", show_default=True)
 @click.option(
     "--link-seconds",
     type=click.FloatRange(0.5),

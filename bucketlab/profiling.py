@@ -28,7 +28,7 @@ class ProfileOptions:
     emulate: Sweep | None = None
     warmup_steps: int = 5
     timed_steps: int | None = None
-    traced_steps: int = 5
+    traced_steps: int = 8
     compare_topologies: bool = False
     link_seconds: float = 10.0
     timeout_seconds: float = 1800.0
