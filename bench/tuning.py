@@ -12,6 +12,7 @@ setting found is held against: the tuner's own samples say nothing about how goo
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import statistics
@@ -34,8 +35,8 @@ _RATES_MBIT = (1000, 4000)
 _MODELS = ("transformer", "convnet", "wide")
 _TRIALS = 40
 _SETTLING_STEPS, _TIMED_STEPS = 3, 4
-_ALL_ROUNDS, _MOST_ROUNDS = 2, 14
-_NEAR = 0.06  # of the best: layouts that stay after the first rounds
+_ALL_ROUNDS, _MOST_ROUNDS = 2, 12
+_NEAR = 0.03  # of the best: layouts that stay after the first rounds
 _TIGHT = 0.005
 _LAUNCHES = 40
 
@@ -154,10 +155,11 @@ def train(folder: Path, name: str, steps: int | None) -> None:
     settings = InPlace([model])
     arms: list[Arm] = rank_0(_arms(folder) if dist.get_rank() == 0 else None)
     order = random.Random(name)
+    staying = list(range(len(arms)))
     for number in range(_MOST_ROUNDS):
-        near = arms if number < _ALL_ROUNDS else rank_0(_near(arms))
-        wanted = [arm.bucket_bytes for arm in near]
-        in_turn = [arm for arm in arms if arm.bucket_bytes in wanted]
+        if number >= _ALL_ROUNDS:
+            staying = rank_0(_near(arms))
+        in_turn = [arms[one] for one in staying]
         order.shuffle(in_turn)
         for arm in in_turn:
             settings.apply(arm.candidate)
@@ -195,20 +197,36 @@ def _arms(folder: Path) -> list[Arm]:
     return list(arms.values())
 
 
-def _level(arm: Arm) -> float:
-    return statistics.median(level_of(one) for one in arm.step_ns)
+def _levels(arms: list[Arm]) -> list[list[float]]:
+    """Of each arm and round it took part in, how much longer its step was than that of those that are still there.
+
+    A layout that left does not come back, so a list's index is the round, and what slowed all of a round drops out.
+    """
+    most = max(len(arm.step_ns) for arm in arms)
+    still = [arm for arm in arms if len(arm.step_ns) == most]
+    reference = [statistics.mean(level_of(arm.step_ns[number]) for arm in still) for number in range(most)]
+    return [[level_of(one) - reference[number] for number, one in enumerate(arm.step_ns)] for arm in arms]
 
 
-def _near(arms: list[Arm]) -> list[Arm]:
-    best = min(_level(arm) for arm in arms)
-    return [arm for arm in arms if _level(arm) <= best + _NEAR]
+def _relative(arms: list[Arm]) -> list[float]:
+    """Logarithm of each arm's step time, up to one constant."""
+    return [statistics.median(levels) for levels in _levels(arms)]
+
+
+def _near(arms: list[Arm]) -> list[int]:
+    """Which arms stay."""
+    relative = _relative(arms)
+    most = max(len(arm.step_ns) for arm in arms)
+    near = min(relative) + _NEAR
+    return [one for one, arm in enumerate(arms) if len(arm.step_ns) == most and relative[one] <= near]
 
 
 def _is_tight(arms: list[Arm]) -> bool:
-    best = min(_near(arms), key=_level)
-    if len(best.step_ns) < _ALL_ROUNDS + 4:
+    relative = _relative(arms)
+    best = _levels(arms)[relative.index(min(relative))]
+    if len(best) < _ALL_ROUNDS + 4:
         return False
-    low, high = interval_of([level_of(one) for one in best.step_ns], 0.95)
+    low, high = interval_of(best, 0.95)
     return high - low < 2 * _TIGHT
 
 
@@ -233,16 +251,15 @@ def _loss(case: Case) -> float:
     """By how much a step takes longer with the setting that the study recommends than with the grid's best."""
     tuning = case.tuning
     chosen = tuning.best if tuning.significant else tuning.baseline
-    arm = next(one for one in case.grid if one.bucket_bytes == chosen.bucket_bytes)
-    rounds = len(arm.step_ns)
-    best = min((one for one in case.grid if len(one.step_ns) >= rounds), key=_level)
-    return float(2.718281828 ** (_level(arm) - _level(best)) - 1)
+    relative = _relative(case.grid)
+    at = next(number for number, one in enumerate(case.grid) if one.bucket_bytes == chosen.bucket_bytes)
+    return math.expm1(relative[at] - min(relative))
 
 
 def _found_after(case: Case) -> int | None:
     """Training steps until a layout within 1 % of the grid's best was first measured."""
-    best = min(_level(one) for one in case.grid)
-    near = [one.bucket_bytes for one in case.grid if _level(one) <= best + 0.01]
+    relative = _relative(case.grid)
+    near = [one.bucket_bytes for one, level in zip(case.grid, relative, strict=True) if level <= min(relative) + 0.01]
     steps = [one.after_steps for one in case.tuning.trials if one.bucket_bytes in near and one.after_steps is not None]
     return min(steps, default=None)
 
