@@ -1,4 +1,4 @@
-"""The only file that knows private names of torch. Seen in torch 2.13.0; `missing_names` checks them at start.
+"""The only file that knows private names of torch. Seen in 2.9.1 and 2.13.0; `missing_names` checks them at start.
 
 DistributedDataParallel keeps its buckets in a C++ reducer. A new reducer can be put in its place between two steps,
 as DDP itself does when it is unpickled; the old one takes its autograd hooks with it. Here that serves to hold
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,7 +47,10 @@ class Capacities:
     @property
     def limits(self) -> list[int]:
         """As DDP's rule for forming buckets takes them."""
-        return list(self.each) or ([self.first, self.cap] if self.first < self.cap else [self.cap])
+        return list(self.each) or ([self.first, self.cap] if self.first != self.cap else [self.cap])
+
+
+_DDPS_DEFAULT = Capacities(25 * 2**20, 2**20)
 
 
 def missing_names() -> list[str]:
@@ -138,7 +142,14 @@ def _initial_limits(module: DistributedDataParallel) -> list[int]:
             static_graph=module.static_graph, find_unused_parameters=module.find_unused_parameters
         )
         return [int(limit) for limit in limits]
-    return [dist._DEFAULT_FIRST_BUCKET_BYTES, module.bucket_bytes_cap]  # releases before 2.13
+    # Releases before 2.13.
+    if not _keeps_declared_order(module):
+        return [sys.maxsize]
+    return (
+        [dist._DEFAULT_FIRST_BUCKET_BYTES, module.bucket_bytes_cap]
+        if module.bucket_bytes_cap_default
+        else [module.bucket_bytes_cap]
+    )
 
 
 def capacities(module: DistributedDataParallel) -> Capacities:
@@ -158,7 +169,7 @@ def change_capacities(module: DistributedDataParallel, wanted: Capacities) -> No
     private: Any = module
     order = [index for bucket in layout(module) for index in bucket]
     private.bucket_bytes_cap = wanted.cap
-    private.bucket_bytes_cap_default = wanted.first < wanted.cap
+    private.bucket_bytes_cap_default = wanted == _DDPS_DEFAULT
     if hasattr(module, "_bucket_config"):
         private.bucket_bytes_cap_list = list(wanted.each)
         private._bucket_config = dataclasses.replace(
@@ -174,7 +185,9 @@ def assignment(module: DistributedDataParallel, wanted: Capacities, order: list[
     """The buckets that DDP's own rule forms for a module that finds its gradients ready in this order of indices."""
     parameters, expect_sparse = parameters_of_reducer(module)
     if _keeps_declared_order(module):
-        indices, _ = dist._compute_bucket_assignment_by_size(parameters, wanted.limits, expect_sparse)
+        # Before 2.13 an explicit capacity holds for the first bucket too where buckets are never formed anew.
+        limits = wanted.limits if takes_lists() or wanted == _DDPS_DEFAULT else [wanted.cap]
+        indices, _ = dist._compute_bucket_assignment_by_size(parameters, limits, expect_sparse)
         return [list(bucket) for bucket in reversed(indices)]
     ordered = [parameters[index] for index in order]
     sparse = [expect_sparse[index] for index in order]

@@ -62,13 +62,20 @@ def _parameters(module: DistributedDataParallel) -> list[list[torch.Tensor]]:
     return [[named[index][1] for index in bucket] for bucket in ddp.layout(module)]
 
 
+def uniform(cap: int) -> Capacities:
+    return Capacities(cap, ddp.first_capacity(cap))
+
+
 SETTINGS: list[tuple[dict[str, Any], Capacities]] = [
     ({}, Capacities(25 * MIB, MIB)),
-    ({"bucket_cap_mb": 1}, Capacities(MIB, MIB)),
-    ({"bucket_cap_mb": 0.3}, Capacities(int(0.3 * MIB), int(0.3 * MIB))),
-    ({"bucket_cap_mb": 1e-6}, Capacities(1, 1)),
-    ({"bucket_cap_mb_list": [0.2, 0.6, 0.3]}, Capacities(int(0.6 * MIB), int(0.6 * MIB), (209715, 629145, 314572))),
+    ({"bucket_cap_mb": 1}, uniform(MIB)),
+    ({"bucket_cap_mb": 0.3}, uniform(int(0.3 * MIB))),
+    ({"bucket_cap_mb": 1e-6}, uniform(1)),
+    ({"bucket_cap_mb": 3}, uniform(3 * MIB)),
 ]
+if ddp.takes_lists():
+    listed = Capacities(int(0.6 * MIB), int(0.6 * MIB), (209715, 629145, 314572))
+    SETTINGS.append(({"bucket_cap_mb_list": [0.2, 0.6, 0.3]}, listed))
 
 
 @pytest.mark.parametrize("mode", ["usual", "find_unused_parameters", "static_graph"])
