@@ -217,17 +217,17 @@ def _on_bucket_size(profile: Profile, exposed: str) -> str:
     if hook is not None:
         return (
             f"{exposed}. The script's own communication hook ({shown(hook)}) decides what is sent, so times "
-            "predicted from plain all-reduces need not hold: set another `bucket_cap_mb` and profile again."
+            "predicted from plain all-reduces need not hold: `bucketlab tune` measures what other sizes give."
         )
     prediction = profile.prediction
     if prediction is None:
-        return f"{exposed}: set another `bucket_cap_mb` and profile again to see what it makes of that."
+        return f"{exposed}: `bucketlab tune` measures what other sizes make of that."
     gain, noise_share = predicted_gain(prediction), noise(profile)
     error = abs(prediction_error(profile) or 0)
     if gain <= noise_share and error > UNTRUSTED_SHARE:
         return (
             f"{exposed}. No size is predicted to win more than noise, but the prediction misses the step in force by "
-            f"{share(error, 1)}: only a profile with another size can tell."
+            f"{share(error, 1)}: only `bucketlab tune`, which measures, can tell."
         )
     if gain <= noise_share:
         return (
@@ -238,15 +238,16 @@ def _on_bucket_size(profile: Profile, exposed: str) -> str:
     if gain <= error:
         return (
             f"{size_mb} is predicted to be {share(gain, 1)} faster, but the prediction misses the step in "
-            f"force by {share(error, 1)}: change nothing before a profile with it has shown that."
+            f"force by {share(error, 1)}: change nothing before `bucketlab tune` has measured it."
         )
     doubt = (
-        " The spread of this profile could hide as much, so compare over many steps."
+        " The spread of this profile could hide as much; the interval that it gives will tell."
         if _may_be_spread(prediction)
         else ""
     )
     return (
-        f"Try {size_mb}: predicted {share(gain, 1)} faster (predicted, not measured); set it and profile again.{doubt}"
+        f"Try {size_mb}: predicted {share(gain, 1)} faster (predicted, not measured); "
+        f"`bucketlab tune` measures it against others.{doubt}"
     )
 
 

@@ -43,7 +43,8 @@ def _recommends_a_size(lines):
 def test_a_better_size_is_named_with_what_is_predicted_and_how_to_measure_it():
     first = advise(_predicting(profiles.exposed(), 48, 0.061))[0]
     assert first == (
-        "Try bucket_cap_mb=48: predicted 6.1 % faster (predicted, not measured); set it and profile again."
+        "Try bucket_cap_mb=48: predicted 6.1 % faster (predicted, not measured); "
+        "`bucketlab tune` measures it against others."
     )
 
 
@@ -63,13 +64,13 @@ def test_steps_that_vary_raise_the_bar_for_a_recommendation():
 def test_a_prediction_that_misses_the_measured_step_by_more_than_it_promises_is_not_trusted():
     first = advise(_predicting(profiles.exposed(), 48, 0.061, error=-0.12))[0]
     assert "misses the step in force by 12 %" in first
-    assert "change nothing before a profile with it" in first
+    assert "change nothing before `bucketlab tune`" in first
 
 
 def test_a_prediction_far_off_is_no_ground_to_leave_the_buckets():
     first = advise(_predicting(profiles.exposed(), 25, 0.0, error=0.5))[0]
     assert "misses the step in force by 50 %" in first
-    assert "only a profile with another size can tell" in first
+    assert "only `bucketlab tune`" in first
     assert "Leave" not in first
 
 
@@ -82,7 +83,7 @@ def test_without_a_trace_the_prediction_still_tells_what_to_try():
 def test_exposed_communication_without_a_prediction_is_sent_to_another_profile():
     lines = advise(profiles.exposed(prediction=None))
     assert "23 % of the step is exposed communication" in lines[0]
-    assert "profile again" in lines[0]
+    assert "bucketlab tune" in lines[0]
 
 
 def test_a_gain_within_the_bands_of_the_prediction_is_named_with_its_doubt():
@@ -91,8 +92,8 @@ def test_a_gain_within_the_bands_of_the_prediction_is_named_with_its_doubt():
     sure = advise(profile)[0]
     prediction.current = replace(prediction.best, low_ns=prediction.current_step_ns * 9 // 10)
     prediction.best = replace(prediction.best, high_ns=prediction.current_step_ns)
-    assert "compare over many steps" in advise(profile)[0]
-    assert "compare over many steps" not in sure
+    assert "could hide as much" in advise(profile)[0]
+    assert "could hide as much" not in sure
 
 
 def test_hidden_communication_leaves_the_buckets_alone():

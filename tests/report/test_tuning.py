@@ -137,6 +137,7 @@ def progress(**changes: object) -> Progress:
         "best": Candidate(capacities=Capacities(bucket_cap_mb=6.4)),
         "best_speedup": 0.12,
         "seconds_left": 65.0,
+        "steps_left": 700,
         "points": [],
     }
     return Progress(**(values | changes))  # type: ignore[arg-type]
