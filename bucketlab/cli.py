@@ -13,7 +13,7 @@ import click
 
 from bucketlab import __version__
 from bucketlab.errors import BadInput, BucketlabError, WorkFailed
-from bucketlab.launch.command import TORCHRUN_FLAGS, TORCHRUN_OPTIONS, Job
+from bucketlab.launch.command import HIDDEN, TORCHRUN_FLAGS, TORCHRUN_OPTIONS, Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -262,6 +262,10 @@ def _last_profiled(runs: Path, launch: dict[str, Any]) -> Any:
         raise BadInput("launch options need a script after them. Usage: bucketlab tune [options] train.py")
     card = load_card(find_run(None, runs))
     how = card.launch
+    if any(HIDDEN in word for word in card.command):
+        raise BadInput(
+            f"the command of run {card.run} had a secret, which is not stored. Name the script and its options."
+        )
     if how.folder and how.folder != str(Path.cwd()):
         raise BadInput(f"run {card.run} was launched in {how.folder}. Go there, or name the script.")
     _say(f"tunes what was profiled last: {' '.join(card.command)}")

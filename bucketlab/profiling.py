@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
-from bucketlab.launch.command import Job, launch_command
+from bucketlab.launch.command import Job, launch_command, without_secrets
 from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.detect import find_links, what_is_lacking
@@ -89,7 +89,7 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         control=str(control),
         launcher_pid=os.getpid(),
         script=job.script,
-        command=list(job.target),
+        command=without_secrets(job.target),
         launch=launch_of(job),
         wanted_link=options.sweep.link.kind if options.sweep else "",
         emulate=options.emulate.link if options.emulate else None,

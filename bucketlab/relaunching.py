@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from bucketlab.errors import Interrupted, WorkFailed
-from bucketlab.launch.command import Job
+from bucketlab.launch.command import Job, without_secrets
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, profile
 from bucketlab.report.tuning import progress_line
@@ -100,7 +100,7 @@ def _written(result: Tuning, job: Job, task: TuneTask) -> Tuning:
     result = msgspec.structs.replace(
         result,
         script=job.script,
-        command=list(job.target),
+        command=without_secrets(job.target),
         storage=shown_url(task.storage),
         notes=[*result.notes, "each block was a launch of its own: its setting was given to DDP's constructor"],
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bucketlab.errors import BadInput, WorkFailed
-from bucketlab.launch.command import Job, launch_command
+from bucketlab.launch.command import Job, launch_command, without_secrets
 from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.sweep import Search, Sweep
@@ -149,7 +149,7 @@ def _worker_config(
         control=str(control),
         launcher_pid=os.getpid(),
         script=job.script,
-        command=list(job.target),
+        command=without_secrets(job.target),
         task="tune",
         tune=_task(options, folder, study, storage),
         wanted_link=options.sweep.link.kind if options.sweep else "",
@@ -239,7 +239,7 @@ def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool = Fa
             control=str(control),
             launcher_pid=os.getpid(),
             script=job.script,
-            command=list(job.target),
+            command=without_secrets(job.target),
             task="apply",
             setting=setting,
             keep_running=True,

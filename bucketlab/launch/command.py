@@ -117,3 +117,29 @@ def described(argv: Sequence[str]) -> str:
     """A command line short enough for a message."""
     text = " ".join(argv)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+HIDDEN = "***"
+_SECRET = re.compile(
+    r"(?i)(?:^|[-_.])(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)(?:$|[-_.])"
+)
+_PASSWORD_IN_URL = re.compile(r"(?<=://)([^/?#@:]*):[^/?#@]+(?=@)")
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """A command line as it may be stored: values of options whose name tells of a secret are hidden.
+
+    Knows `--api-key VALUE`, `--api-key=VALUE`, `wandb.token=VALUE` and passwords as in `scheme://user:VALUE@host`.
+    """
+    shown: list[str] = []
+    value_is_secret = False
+    for word in words:
+        if value_is_secret and not word.startswith("-"):
+            shown.append(HIDDEN)
+            value_is_secret = False
+            continue
+        name, equals, _ = word.partition("=")
+        secret = _SECRET.search(name) is not None
+        value_is_secret = secret and not equals and word.startswith("-")
+        shown.append(f"{name}={HIDDEN}" if secret and equals else _PASSWORD_IN_URL.sub(rf"\1:{HIDDEN}", word))
+    return shown
