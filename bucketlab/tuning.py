@@ -100,6 +100,8 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         why = _why_not_over(outcome, job, argv, options)
         if outcome.interrupted:
             raise WorkFailed(f"{why} {_goes_on(study, storage)}")
+        if any(one.failure for one in outcome.endings):
+            raise WorkFailed(why)  # ours, and another launch would meet it again
         live = lives[0] if lives else None
         if options.keep_running and not outcome.exit_code and (folder / RESULT).is_file():
             return Tuned(folder, load_result(folder), [f"{why} It has trained to its own end."])
