@@ -108,6 +108,8 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         crashed = bool(outcome.exit_code) or outcome.stalled
         if crashed and live is not None and live.in_force is not None:
             blame(storage, study, live.in_force, why)
+        if options.keep_running:  # nobody but the user begins a training anew
+            raise WorkFailed(f"{why} {_goes_on(study, storage)}")
         crashes += crashed
         measured_something = any(PHASES[one.phase] == "tuning" and one.done for one in outcome.progress)
         in_vain = 0 if measured_something or (live and live.in_force is not None) else in_vain + 1

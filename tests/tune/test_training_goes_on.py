@@ -71,3 +71,13 @@ def test_a_compiled_model_is_compiled_anew_for_its_new_buckets(tmp_path: Path) -
     assert len(layouts) > 1
     for name, text in untouched.items():
         assert json.loads(tuned[name]) == json.loads(text)
+
+
+def test_a_training_that_dies_of_a_setting_is_not_begun_anew_by_us(tmp_path: Path) -> None:
+    options = ["--autotune", "--out", str(tmp_path / "sweeps"), "--study", "one", "--trials", "4"]
+    command = ["run", *options, SCRIPTS / "crashes_above.py", "1.2"]
+    done = bucketlab(*command, cwd=SCRIPTS, environment={"STEPS": "100000"})
+    assert done.returncode == 1
+    assert "out of memory" in done.stderr.splitlines()[-1]
+    assert "the same command goes on" in done.stderr.splitlines()[-1]
+    assert "launched again" not in done.stderr
