@@ -82,7 +82,7 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
             return Tuned(None, None, ["rank 0 runs on another node: the result is there."])
         write_trials(result, folder)
         return Tuned(folder, result, [])
-    remarks: list[str] = []
+    remarks = _not_searched(options.sweep)
     in_vain = crashes = 0
     while True:
         lives: list[LiveStudy] = []
@@ -173,6 +173,13 @@ def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneT
         search=link.search if link else Search(),
         predict=options.predict,
     )
+
+
+def _not_searched(sweep: Sweep | None) -> list[str]:
+    if sweep is None or not sweep.search.nccl:
+        return []
+    names = ", ".join(sweep.search.nccl)
+    return [f"{names} of sweep {sweep.name} need a launch for each value and are not searched: tune once with each set."]
 
 
 def _note_live(control: Path, lives: list[LiveStudy]) -> None:
