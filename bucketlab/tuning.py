@@ -179,7 +179,7 @@ def _not_searched(sweep: Sweep | None) -> list[str]:
     if sweep is None or not sweep.search.nccl:
         return []
     names = ", ".join(sweep.search.nccl)
-    return [f"{names} of sweep {sweep.name} need a launch for each value and are not searched: tune once with each set."]
+    return [f"{names} of sweep {sweep.name} need a launch for each value, and are not searched: tune once with each."]
 
 
 def _note_live(control: Path, lives: list[LiveStudy]) -> None:
