@@ -6,7 +6,9 @@ that ends early costs the trial that it was in, and the next one goes on.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,8 @@ from bucketlab.worker.progress import PHASES
 # Launches in a row that ended before they measured a single block.
 _MOST_IN_VAIN = 2
 _MOST_CRASHES = 8
+_WARMUP_STEPS = 5
+_LATER_AFTER_A_CRASH = 7
 _FOREVER_SECONDS = 10 * 365 * 24 * 3600.0
 
 
@@ -65,7 +69,12 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
     argv = launch_command(job)
     further_environment = pinned(options.sweep)
     folder, study, storage = _place(job, options)
-    check_storage(storage)
+    try:
+        check_storage(storage)
+    except BadInput:
+        with contextlib.suppress(OSError):  # there may be a study in it
+            folder.rmdir()
+        raise
     if options.relaunch:
         task = _task(options, folder, study, storage)
         result = tune_by_launches(
@@ -83,12 +92,13 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         write_trials(result, folder)
         return Tuned(folder, result, [])
     remarks = _not_searched(options.sweep)
+    places: set[tuple[int, str] | None] = set()
     in_vain = crashes = 0
     while True:
         lives: list[LiveStudy] = []
         outcome = supervise(
             argv,
-            lambda control: _worker_config(job, options, folder, study, storage, control),
+            lambda control: _worker_config(job, options, folder, study, storage, control, crashes),  # noqa: B023
             options.timeout_seconds,
             options.output_to_stderr,
             further_environment,
@@ -100,12 +110,17 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         why = _why_not_over(outcome, job, argv, options)
         if outcome.interrupted:
             raise WorkFailed(f"{why} {_goes_on(study, storage)}")
-        if any(one.failure for one in outcome.endings):
-            raise WorkFailed(why)  # ours, and another launch would meet it again
+        nothing_to_tune = not outcome.exit_code and not any(one.ddp_modules for one in outcome.endings)
+        if nothing_to_tune or any(one.failure for one in outcome.endings):
+            raise WorkFailed(why)  # another launch would meet it again
         live = lives[0] if lives else None
         if options.keep_running and not outcome.exit_code and (folder / RESULT).is_file():
             return Tuned(folder, load_result(folder), [f"{why} It has trained to its own end."])
         crashed = bool(outcome.exit_code) or outcome.stalled
+        place = _place_of_crash(outcome)
+        if crashed and place is not None and place in places:
+            raise WorkFailed(f"{why} It did so twice, at the same step with other buckets: the script is to blame.")
+        places.add(place)
         if crashed and live is not None and live.in_force is not None:
             blame(storage, study, live.in_force, why)
         if options.keep_running:  # nobody but the user begins a training anew
@@ -115,7 +130,7 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         in_vain = 0 if measured_something or (live and live.in_force is not None) else in_vain + 1
         if in_vain >= _MOST_IN_VAIN or crashes > _MOST_CRASHES or (crashed and not measured_something and live is None):
             raise WorkFailed(f"{why} {_goes_on(study, storage) if live else ''}".strip())
-        remarks.append(f"launched again: {why if crashed else 'the script ended before the study did.'}")
+        _say(f"launched again: {why if crashed else 'the script ended before the study did.'}")
 
 
 def _place(job: Job, options: TuneOptions) -> tuple[Path, str, str]:
@@ -127,6 +142,7 @@ def _place(job: Job, options: TuneOptions) -> tuple[Path, str, str]:
     if options.study is None:
         number = 2
         while _is_finished(folder):
+            _say(f"study {folder.name} is finished, its result is in {folder}; this one is {name}-{number}.")
             folder = options.out / f"{name}-{number}"
             number += 1
     try:
@@ -145,7 +161,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _worker_config(
-    job: Job, options: TuneOptions, folder: Path, study: str, storage: str, control: Path
+    job: Job, options: TuneOptions, folder: Path, study: str, storage: str, control: Path, crashes: int
 ) -> WorkerConfig:
     return WorkerConfig(
         out=str(folder.parent.resolve()),
@@ -159,6 +175,8 @@ def _worker_config(
         wanted_link=options.sweep.link.kind if options.sweep else "",
         emulate=options.emulate.link if options.emulate else None,
         keep_running=options.keep_running,
+        # What a setting does then happens at another step than before, and what the script does at the same.
+        warmup_steps=_WARMUP_STEPS + _LATER_AFTER_A_CRASH * crashes,
     )
 
 
@@ -173,6 +191,16 @@ def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneT
         search=link.search if link else Search(),
         predict=options.predict,
     )
+
+
+def _place_of_crash(outcome: Outcome) -> tuple[int, str] | None:
+    """Step and kind of the first exception: a study tries something else at each step of each launch."""
+    first = next((one for one in outcome.endings if one.error), None)
+    return None if first is None or first.error is None else (first.steps, first.error.split(":")[0])
+
+
+def _say(line: str) -> None:
+    print(f"bucketlab: {line}", file=sys.stderr)
 
 
 def _not_searched(sweep: Sweep | None) -> list[str]:

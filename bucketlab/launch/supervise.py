@@ -123,7 +123,8 @@ def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: flo
             progress = [one for one in read_progress(control) if _belongs_to_us(one.pid, control)]
             display.show(progress, control)
             last_sign = max([last_sign, *(one.heartbeat_ns / 1e9 for one in progress)])
-            if not hinted and time.monotonic() - began > _HINT_SECONDS and not any(one.rank >= 0 for one in progress):
+            hinted = hinted or any(one.rank >= 0 for one in progress)
+            if not hinted and time.monotonic() - began > _HINT_SECONDS:
                 hinted = True
                 print(_HINT, file=sys.stderr)
             measured = bool(progress) and all(PHASES[one.phase] == "done" for one in progress if one.rank >= 0)

@@ -128,9 +128,14 @@ def _basis(result: Tuning) -> str:
         result.interconnect,
         units.counted(sum(not trial.is_current for trial in result.trials), "trial"),
         f"final race of {units.counted(result.rounds, 'round')}",
-        f"{units.counted(result.steps, 'step')} in all",
+        f"{units.counted(result.steps, 'step')} {_where_spent(result)}",
     ]
     return "; ".join([", ".join(part for part in parts if part), result.reason])
+
+
+def _where_spent(result: Tuning) -> str:
+    measured = sum(len(trial.step_ns) for trial in result.trials)
+    return "in all" if measured <= result.steps else "in the last launch"
 
 
 def _named(candidate: Candidate) -> str:
@@ -224,7 +229,7 @@ def _trials(result: Tuning) -> Table:
             _setting_of(trial),
             f"{len(trial.bucket_bytes):,}",
             units.mebibytes(max(trial.bucket_bytes, default=0)),
-            units.milliseconds(median(trial.step_ns)) if trial.step_ns else units.NOTHING,
+            _milliseconds(trial, result.baseline),
             units.NOTHING if trial.is_current else _signed(trial.speedup or 0.0),
             f"{len(trial.step_ns):,}",
             "the current setting" if trial.is_current else "in the final race" if trial.finalist else "",
@@ -233,6 +238,13 @@ def _trials(result: Tuning) -> Table:
     if len(measured) > len(shown):
         table.add_row("", f"and {len(measured) - len(shown)} slower ones", style="dim")
     return table
+
+
+def _milliseconds(trial: TunedTrial, baseline: TunedSetting) -> str:
+    """Of a step, if all had been measured when the current setting took its median time: machines drift."""
+    if baseline.step_ns is None or trial.speedup is None:
+        return units.milliseconds(median(trial.step_ns)) if trial.step_ns else units.NOTHING
+    return units.milliseconds(baseline.step_ns / (1 + (0.0 if trial.is_current else trial.speedup)))
 
 
 def _is_best(trial: TunedTrial, best: TunedSetting) -> bool:

@@ -96,7 +96,7 @@ class TunedTrial(msgspec.Struct, kw_only=True):
     state: Literal["complete", "failed", "running"]
     bucket_bytes: list[int]  # read back from DDP; where it failed before, those of DDP's rule
     step_ns: list[int]  # samples: of each measured step, the slowest rank's
-    speedup: float | None = None  # over the current setting, from the pairs of blocks outside the final race
+    speedup: float | None = None  # over the current setting: a finalist's from the race, others' from pairs of blocks
     pairs: int = 0  # how many of them
     finalist: bool = False
     is_current: bool = False  # the script's own setting

@@ -140,6 +140,7 @@ class Tuner:
         *,
         settle_steps: int = 2,
         steps_before: int = 0,
+        step_ns: float | None = None,
         seed: int | None = None,
         sampler: BaseSampler | None = None,
     ) -> None:
@@ -154,6 +155,7 @@ class Tuner:
             step_budget: steps of this launch, settling included; None: as many as it takes.
             settle_steps: that are not measured after a change of buckets.
             steps_before: that this launch has spent already, to measure the job.
+            step_ns: how long a step takes, for the length of the first blocks.
             seed: of sampler and order; None: another one each time.
             sampler: to compare samplers; None: see `proposals`.
         """
@@ -175,6 +177,7 @@ class Tuner:
         self._current_key = self.space.key(CURRENT)
         self._levels: list[float] = []  # of the current setting's blocks in the search, one after the other
         self._current_ns: list[int] = []
+        self._typical_ns = step_ns
         self._final: list[dict[int | None, list[int]]] = []
         self._finalists: list[_Arm] = []
         self._planned_rounds = 0  # of the final race; settled when it begins
@@ -338,9 +341,9 @@ class Tuner:
         return Block(number, candidate, self._block_steps(), settle_steps)
 
     def _block_steps(self) -> int:
-        if not self._current_ns:
+        step_ns = float(np.median(self._current_ns[-16:])) if self._current_ns else self._typical_ns
+        if step_ns is None:
             return _BLOCK_STEPS
-        step_ns = float(np.median(self._current_ns[-16:]))
         return max(_BLOCK_STEPS, min(_MOST_BLOCK_STEPS, math.ceil(_SHORTEST_BLOCK_NS / step_ns)))
 
     def _trained(self, block: Block) -> Generator[Block, _Told, _Told]:
@@ -409,6 +412,7 @@ class Tuner:
             return None
         candidate = self._proposals.next(self._taken())
         if candidate is None:
+            self.notes.append(f"all {self._tried()} ways to form other buckets of these gradients were tried")
             return None
         record = TrialRecord(
             candidate=candidate,
@@ -682,6 +686,8 @@ class Tuner:
         )
 
     def _trial(self, arm: _Arm) -> TunedTrial:
+        raced = self._gains_of(arm) if arm in self._finalists else []
+        gain = float(np.median(raced)) if raced else arm.gain
         return TunedTrial(
             number=arm.number,
             params=params_of(arm.candidate, self.space)[0],
@@ -689,7 +695,7 @@ class Tuner:
             state="failed" if arm.failure else "complete" if arm.finished else "running",
             bucket_bytes=list(arm.key.bucket_bytes),
             step_ns=arm.step_ns,
-            speedup=speedup_of(arm.gain) if arm.gains else None,
+            speedup=speedup_of(gain) if math.isfinite(gain) else None,
             pairs=len(arm.gains),
             finalist=arm in self._finalists,
             is_current=arm.is_current,

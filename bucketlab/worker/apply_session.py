@@ -38,7 +38,13 @@ class ApplySession(Session):
         built = InPlace(self.modules).bucket_bytes()
         for line in self._what_differs(built):
             print(f"bucketlab: {line}", file=sys.stderr)
-        if self.setting.candidate != CURRENT:
+        if self.setting.candidate == CURRENT:
+            print(
+                f"bucketlab: trains with the script's own buckets, than which study {self.setting.study} found nothing "
+                "surely faster.",
+                file=sys.stderr,
+            )
+        else:
             count = f"{len(built)} bucket{'s' if len(built) > 1 else ''}"
             print(f"bucketlab: trains with {count}, the setting of study {self.setting.study}.", file=sys.stderr)
 

@@ -303,9 +303,9 @@ class Session:
 
     def step_ended(self, step: Step) -> None:
         """One step of the script is over; whatever goes wrong in here is ours, and the script goes on or ends well."""
+        self._count_step()
         if self._flow is None:
             return
-        self._count_step()
         try:
             self._flow.send(step)
             return

@@ -7,6 +7,7 @@ bottom, as that of a profiled run, whose parts it uses.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -101,6 +102,10 @@ class TuneSession(Session):
 
     def _check_that_buckets_can_change(self) -> None:
         reasons = [reason for module in self.modules if (reason := why_not_in_place(module))]
+        if dist.get_world_size(self.modules[0].process_group) == 1 and self.config.emulate is None:
+            raise WorkFailed(
+                "one rank exchanges gradients with nobody: there are no buckets to tune. Launch two or more."
+            )
         if reasons:
             raise WorkFailed(
                 f"this job's buckets cannot be changed between two steps: {reasons[0]}. "
@@ -145,6 +150,7 @@ class TuneSession(Session):
             self.task.steps,
             settle_steps=_SETTLE_STEPS_STATIC if static else _SETTLE_STEPS,
             steps_before=self.observer.progress.steps if self.observer.progress else 0,
+            step_ns=profile.step.median_ns if profile.step else None,
         )
 
     def _tune(self) -> Flow:
@@ -259,6 +265,9 @@ class TuneSession(Session):
         result = self._with_facts(self.tuner.result())
         self.tuner.close()
         write_json(Path(self.task.folder) / RESULT, result)
+        if self.config.keep_running and result.finished:
+            what = result.how_to_apply if result.significant else "the script's own buckets: nothing was surely faster"
+            print(f"bucketlab: tuned after {result.steps} steps, trains on with {what}", file=sys.stderr)
 
     def _with_facts(self, result: Tuning) -> Tuning:
         return msgspec.structs.replace(

@@ -129,6 +129,26 @@ def test_a_setting_that_kills_a_rank_fails_with_its_reason_and_is_not_tried_agai
     assert result.best.bucket_cap_mb is None or result.best.bucket_cap_mb <= 1.2
 
 
+def test_a_script_that_fails_whatever_its_buckets_are_is_to_blame_itself(tmp_path: Path) -> None:
+    done = bucketlab("tune", "--trials", "5", SCRIPTS / "crash_rank1.py", cwd=tmp_path, environment=LONG)
+    assert done.returncode == 1
+    assert "rank 1" in done.stderr.splitlines()[-1]
+    assert done.stderr.count("launched again") <= 1
+
+
+def test_one_rank_has_no_buckets_to_tune(tmp_path: Path) -> None:
+    done = bucketlab("tune", "--trials", "2", "--nproc-per-node", "1", PLAIN, cwd=tmp_path, environment=LONG)
+    assert done.returncode == 1
+    assert "one rank exchanges gradients with nobody" in done.stderr.splitlines()[-1]
+
+
+def test_a_script_without_ddp_is_launched_once(tmp_path: Path) -> None:
+    done = bucketlab("tune", "--trials", "2", SCRIPTS / "no_ddp.py", cwd=tmp_path, environment=LONG)
+    assert done.returncode == 1
+    assert "never built a DistributedDataParallel" in done.stderr.splitlines()[-1]
+    assert "launched again" not in done.stderr
+
+
 def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) -> None:
     command = ["tune", "--json", "--trials", "6", "--study", "killed", PLAIN]
     storage = f"sqlite:///{tmp_path}/sweeps/killed/study.db"
