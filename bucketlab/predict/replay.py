@@ -171,7 +171,8 @@ class _Run:
     def with_the_rest_of_compute(self, now: float, done: float, compute_ns: float) -> _Run:
         if done < compute_ns:
             self.note(compute_ns, now + compute_ns - done)
-        self.compute_end_ns = self.at_ns[self.done_ns.index(compute_ns)]
+        over = (at for done_by_then, at in zip(self.done_ns, self.at_ns, strict=True) if done_by_then >= compute_ns)
+        self.compute_end_ns = next(over)
         return self
 
 

@@ -162,6 +162,23 @@ def test_steps_whose_communication_was_held_back_set_compute_link_and_rest():
     assert curve_in_training(profile).time_ns(sizes) == pytest.approx(1.2 * curve.time_ns(sizes), rel=1e-3)
 
 
+@given(compute_ns=st.integers(10_000_000, 900_000_000))
+def test_the_last_gradient_is_ready_just_when_compute_ends_whatever_rounding_does(compute_ns: int):
+    """A replay in which the last bucket is launched after the end of compute has no end."""
+    profile = profiles.exposed()
+    profile.held_back = HeldBack(
+        steps=10,
+        step_ns=compute_ns + 30_000_000,
+        compute_ns=compute_ns,
+        compute_p10_ns=0,
+        compute_p90_ns=0,
+        communication_ns=20_000_000,
+        optimizer_ns=5_000_000,
+    )
+    timeline = timeline_of(profile)
+    assert max(max(one.ready_ns) for one in timeline.modules) == timeline.compute_end_ns
+
+
 def test_compute_that_alone_outlasts_the_timed_steps_was_slowed_by_something_else():
     profile = profiles.exposed()
     assert profile.step is not None

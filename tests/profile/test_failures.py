@@ -130,7 +130,8 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_profile_stops_the_job_and_keeps_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    process = start("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path)
+    endless = {"STEPS": "1000000"}
+    process = start("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path, environment=endless)
     _wait_for_ranks("slow_input.py", 2)
     time.sleep(1)
     process.send_signal(number)

@@ -150,7 +150,7 @@ function finishCompute(run, now, done, compute) {
     run.done.push(compute);
     run.at.push(now + compute - done);
   }
-  run.computeEnd = run.at[run.done.indexOf(compute)];
+  run.computeEnd = run.at[run.done.findIndex((done) => done >= compute)];
 }
 
 function inTurn(run, queue, works, model) {
