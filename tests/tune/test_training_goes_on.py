@@ -37,9 +37,9 @@ def trained(name: str, ranks: int, folder: Path) -> tuple[dict[str, str], dict[s
     tuned.mkdir()
     script = SCRIPTS / f"{name}.py"
     torchrun(script, ranks=ranks, cwd=SCRIPTS, environment={"DUMP": str(untouched), "STEPS": STEPS})
-    options = ["--autotune", "--nproc-per-node", str(ranks), "--out", str(folder / "sweeps"), "--trials", "6", "--no-prediction"]
+    options = ["--autotune", "--nproc-per-node", str(ranks), "--trials", "6", "--no-prediction"]
     environment = {"DUMP": str(tuned), "STEPS": STEPS}
-    done = bucketlab("run", *options, script, cwd=SCRIPTS, environment=environment)
+    done = bucketlab("run", *options, "--out", folder / "sweeps", script, cwd=SCRIPTS, environment=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     result = load_result(find_result(None, folder / "sweeps"))
     layouts = {tuple(trial.bucket_bytes) for trial in result.trials if trial.step_ns}
