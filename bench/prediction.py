@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -113,21 +114,11 @@ def train(folder: Path, name: str) -> None:
     """What each rank does: a plain training script until it has been profiled, then rounds over capacities."""
     import torch
     import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
 
     from bucketlab.worker import ddp
 
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    network, inputs, targets = job_of(name)
-    model = DistributedDataParallel(network, gradient_as_bucket_view=name == "convnet")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def step() -> None:
-        loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    model, step = job_of(name)
 
     def somebody_sees_the_profile() -> bool:
         seen = torch.tensor([float(bool(_profiles(folder)))])
@@ -172,7 +163,26 @@ def train(folder: Path, name: str) -> None:
     dist.destroy_process_group()
 
 
-def job_of(name: str) -> Any:  # torch is imported by ranks alone
+def job_of(name: str) -> tuple[Any, Callable[[], None]]:  # torch is imported by ranks alone
+    """A model under DDP, and what trains it for a step."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    network, inputs, targets = _network(name)
+    model = DistributedDataParallel(network, gradient_as_bucket_view=name == "convnet")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, step
+
+
+def _network(name: str) -> Any:
     import torch
 
     from bucketlab.examples.models import ConvNet, Transformer, Wide

@@ -122,22 +122,11 @@ def train(folder: Path, name: str, steps: int | None) -> None:
     """What each rank does: a plain training script; once it has been tuned, the grid."""
     import torch
     import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
 
     from bucketlab.worker.setting import InPlace
 
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    plain, inputs, targets = job_of(name)
-    model = DistributedDataParallel(plain, gradient_as_bucket_view=name == "convnet")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def step() -> None:
-        loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
+    model, step = job_of(name)
     if steps is not None:
         for _ in range(steps):
             step()

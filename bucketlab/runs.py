@@ -9,6 +9,7 @@ import os
 import re
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from bucketlab.worker.config import Launch
 
 PROFILE = "profile.json"
 RUN = "run.json"
+
+T = TypeVar("T")
 
 
 class RunCard(msgspec.Struct, kw_only=True):
@@ -84,27 +87,37 @@ def write_json(path: Path, value: object) -> None:
 
 def load_card(folder: Path) -> RunCard:
     """Raises BadInput for a file that is not there or is no card of a run."""
-    path = folder / RUN
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=RunCard)
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of a profiled run.") from error
-    except msgspec.DecodeError as error:
-        raise BadInput(f"{path} does not tell how a run was launched: {error}. Profile the script again.") from error
+    return load_document(folder / RUN, RunCard, "bucketlab.run/1", "a profiled run", "Profile the script again.")
 
 
 def load_profile(folder: Path) -> Profile:
     """Raises BadInput for a file that is not there or is no profile of this version."""
-    path = folder / PROFILE
+    return load_document(folder / PROFILE, Profile, SCHEMA, "a profiled run", "Profile the script again.")
+
+
+def load_document(path: Path, kind: type[T], schema: str, whose: str, remedy: str) -> T:
+    """One of our JSON files.
+
+    Args:
+        path: of the file.
+        kind: its type, which has a field `schema`.
+        schema: that this release reads.
+        whose: what the folder that it stands in holds, such as "a profiled run".
+        remedy: what to do where the file cannot be used.
+
+    Raises:
+        BadInput: it is not there, is damaged, or is of another schema.
+    """
     try:
-        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+        document = msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of a profiled run.") from error
+        raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of {whose}.") from error
     except msgspec.DecodeError as error:
-        raise BadInput(f"{path} is no {SCHEMA} file ({error}). Profile the script again.") from error
-    if profile.schema != SCHEMA:
-        raise BadInput(f"{path} is {profile.schema!r}; this release reads {SCHEMA}. Profile the script again.")
-    return profile
+        raise BadInput(f"{path} is no {schema} file ({error}). {remedy}") from error
+    found = getattr(document, "schema", None)
+    if found != schema:
+        raise BadInput(f"{path} is {found!r}; this release reads {schema}. {remedy}")
+    return document
 
 
 def find_run(name: str | None, out: Path) -> Path:

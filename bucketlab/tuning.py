@@ -119,7 +119,9 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         crashed = bool(outcome.exit_code) or outcome.stalled
         place = _place_of_crash(outcome)
         if crashed and place is not None and place in places:
-            raise WorkFailed(f"{why} It did so twice, at the same step with other buckets: the script is to blame.")
+            raise WorkFailed(
+                f"{why} It did so in two launches at the same step, whatever the buckets: the script is to blame."
+            )
         places.add(place)
         if crashed and live is not None and live.in_force is not None:
             blame(storage, study, live.in_force, why)

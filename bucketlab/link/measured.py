@@ -39,6 +39,20 @@ def path_name(backend: str, ranks: int, hosts: int) -> str:
     return f"{backend}, {ranks} rank{'s' if ranks != 1 else ''} {place}"
 
 
+def lone_point(size: int, ns: float, ranks: int, repetitions: int = 0) -> LinkPoint:
+    """An all-reduce of so many bytes alone on the link, of which one time in ns is known, of so many repetitions."""
+    return LinkPoint(
+        bytes=size,
+        in_flight=1,
+        ns=round(ns),
+        p10_ns=round(ns),
+        p90_ns=round(ns),
+        repetitions=repetitions,
+        algorithm_gb_s=size / ns,
+        bus_gb_s=size / ns * (bus_factor("allreduce", ranks) or 0.0),
+    )
+
+
 def emulated_link(curve: LinkCurve, sizes: Sequence[int], dtype: str, what: str, ranks: int) -> Link:
     """The modelled link that a job ran on, in the form of a measured one.
 
@@ -49,19 +63,8 @@ def emulated_link(curve: LinkCurve, sizes: Sequence[int], dtype: str, what: str,
         what: the model's name.
         ranks: of the job, not of the model.
     """
-    points = [
-        LinkPoint(
-            bytes=size,
-            in_flight=1,
-            ns=round(ns),
-            p10_ns=round(ns),
-            p90_ns=round(ns),
-            repetitions=0,
-            algorithm_gb_s=size / ns,
-            bus_gb_s=size / ns * (bus_factor("allreduce", ranks) or 0.0),
-        )
-        for size, ns in zip(sizes, curve.time_ns(list(sizes)).tolist(), strict=True)
-    ]
+    times_ns = curve.time_ns(list(sizes)).tolist()
+    points = [lone_point(size, ns, ranks) for size, ns in zip(sizes, times_ns, strict=True)]
     return Link(
         kind="emulated",
         what=what,

@@ -18,9 +18,9 @@ import numpy as np
 
 from bucketlab.errors import BadInput
 from bucketlab.link.curve import Float64s, LinkCurve
+from bucketlab.link.measured import lone_point
 from bucketlab.predict.assignment import MIB
 from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis, StepAnalysis
-from bucketlab.schema.profile import LinkPoint
 
 _POINTS = 24
 _SMALLEST_CAP_MB = 0.25
@@ -172,19 +172,7 @@ def _lines(steps: Sequence[StepAnalysis]) -> tuple[LinkCurve, LinkCurve]:
 
 def _line(times_ns: Mapping[int, float], outermost: Callable[[Float64s], float]) -> LinkCurve:
     """The fitted line, moved so that no point lies beyond it."""
-    points = [
-        LinkPoint(
-            bytes=size,
-            in_flight=1,
-            ns=round(ns),
-            p10_ns=round(ns),
-            p90_ns=round(ns),
-            repetitions=1,
-            algorithm_gb_s=size / ns,
-            bus_gb_s=0.0,
-        )
-        for size, ns in times_ns.items()
-    ]
+    points = [lone_point(size, ns, ranks=1, repetitions=1) for size, ns in times_ns.items()]  # of no rank in particular
     fitted = LinkCurve.fit(points)
     sizes = np.array(list(times_ns), dtype=np.float64)
     ratios = np.array(list(times_ns.values())) / (fitted.latency_ns + sizes / fitted.bandwidth_gb_s)

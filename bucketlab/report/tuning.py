@@ -43,7 +43,8 @@ def print_tuning(result: Tuning, console: Console) -> None:
         _heading(console, "Step time", f"{result.kind}, part of the current setting's, against bucket_cap_mb")
         _put_whole(console, curve)
     if result.trials:
-        _heading(console, "Trials", f"{result.kind}, fastest first; speed-up over blocks of the current setting nearby")
+        what = "speed-up over blocks of the current setting nearby, ms at the current setting's pace in the race"
+        _heading(console, "Trials", f"{result.kind}, fastest first; {what}")
         _put(console, _trials(result))
         for line in _failed(result.trials):
             _put(console, Text(_INDENT + units.shown(line, console.encoding), "red"))

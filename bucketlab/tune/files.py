@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from bucketlab.errors import BadInput
+from bucketlab.runs import load_document
 from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.tuner import Progress
 
@@ -46,16 +47,7 @@ def study_name(script_name: str, command: list[str], link: str) -> str:
 
 def load_result(folder: Path) -> Tuning:
     """Raises BadInput for a file that is not there or is no result of this version."""
-    path = folder / RESULT
-    try:
-        result = msgspec.json.decode(path.read_bytes(), type=Tuning)
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of a study.") from error
-    except msgspec.DecodeError as error:
-        raise BadInput(f"{path} is no result of a study: {error}. Tune again.") from error
-    if result.schema != SCHEMA:
-        raise BadInput(f"{path} is {result.schema}, this version reads {SCHEMA}. Tune again.")
-    return result
+    return load_document(folder / RESULT, Tuning, SCHEMA, "a study", "Tune again.")
 
 
 def find_result(study: str | None, folder: Path) -> Path:
