@@ -136,7 +136,9 @@ def _start_ups() -> dict[str, Command]:
     return {
         "Python alone": _script(sys.executable, ""),
         "and numpy": _script(sys.executable, "import numpy"),
-        "and what analyze imports": _script(sys.executable, "import bucketlab.cli, bucketlab.analysis.files"),
+        "and what analyze imports": _script(
+            sys.executable, "import bucketlab.cli, bucketlab.commands.analyze, bucketlab.analysis.files"
+        ),
     }
 
 

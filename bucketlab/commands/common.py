@@ -1,0 +1,61 @@
+"""What several commands share: options of a launch, JSON on stdout, lines on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from bucketlab.launch.command import TORCHRUN_FLAGS, TORCHRUN_OPTIONS, Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class LaunchCommand(click.Command):
+    """A command in front of a script: options end where the script begins; after `--` stands a whole command line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        target = ctx.params["target"]
+        before = len(given) - len(target) - 1
+        ctx.params["own_launcher"] = bool(target) and before >= 0 and given[before] == "--"
+        return rest
+
+
+def launch_options(command: F) -> F:
+    for name, text in reversed(list(TORCHRUN_OPTIONS.items())):
+        command = click.option(*_spellings(name), help=text, metavar="")(command)
+    for name, text in reversed(list(TORCHRUN_FLAGS.items())):
+        command = click.option(*_spellings(name), is_flag=True, help=text)(command)
+    return command
+
+
+def _spellings(name: str) -> list[str]:
+    """torchrun takes its options with dashes and with underscores, and -m for --module."""
+    names = [f"--{name}", *([f"--{name.replace('-', '_')}"] if "-" in name else [])]
+    return [*names, "-m"] if name == "module" else names
+
+
+def job_of(target: tuple[str, ...], own_launcher: bool, options: dict[str, Any]) -> Job:
+    given = {name: options[name.replace("-", "_")] for name in TORCHRUN_OPTIONS}
+    flags = tuple(name for name in TORCHRUN_FLAGS if options[name.replace("-", "_")])
+    chosen = tuple((name, str(value)) for name, value in given.items() if value is not None)
+    return Job(target=target, own_launcher=own_launcher, options=chosen, flags=flags)
+
+
+def print_json(document: object) -> None:
+    import msgspec
+
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+def say_all(lines: Sequence[str]) -> None:
+    for line in lines:
+        say(line)
+
+
+def say(line: str) -> None:
+    print(f"bucketlab: {line}", file=sys.stderr)

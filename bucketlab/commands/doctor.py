@@ -1,0 +1,24 @@
+"""`bucketlab doctor`: what is installed and detected."""
+
+from __future__ import annotations
+
+import click
+
+from bucketlab.commands.common import print_json
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def doctor(as_json: bool) -> None:
+    """What is installed, what was detected, and what would not work here and why."""
+    from bucketlab.doctor import examine
+
+    checks = examine()
+    if as_json:
+        print_json(checks)
+        return
+    from rich.console import Console
+
+    from bucketlab.report.doctor import print_checks
+
+    print_checks(checks, Console())

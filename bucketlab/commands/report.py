@@ -1,0 +1,29 @@
+"""`bucketlab report`: the interactive page of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bucketlab.commands.common import print_json
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
+)
+@click.option("--study", metavar="FILE", help="Draw the measured trials of this result.json beside the prediction.")
+@click.option("--perfetto", is_flag=True, help="Also write traces with tracks of buckets, for ui.perfetto.dev.")
+@click.option("--json", "as_json", is_flag=True, help="Print the paths of the files as one JSON document on stdout.")
+def report(run: str | None, out: Path, study: str | None, perfetto: bool, as_json: bool) -> None:
+    """The interactive page of a profiled RUN (the newest, a name, a folder, or traces): report.html."""
+    from bucketlab.reporting import make_report
+
+    made = make_report(run, out, study, perfetto)
+    if as_json:
+        print_json(made)
+        return
+    for path in [made.report, *made.perfetto]:
+        print(path)

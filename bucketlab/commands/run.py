@@ -1,0 +1,61 @@
+"""`bucketlab run`: a script trained with what a study found, or tuned in its first steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bucketlab.commands.common import LaunchCommand, job_of, launch_options, say_all
+from bucketlab.commands.studies import show_study, study_options
+from bucketlab.errors import BadInput
+
+
+@click.command(cls=LaunchCommand, context_settings={"allow_interspersed_args": False})
+@launch_options
+@click.option("--autotune", is_flag=True, help="Tune in the first steps, then train on with what was found.")
+@study_options
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+def run(
+    target: tuple[str, ...],
+    own_launcher: bool,
+    autotune: bool,
+    out: Path,
+    study: str | None,
+    storage: str | None,
+    trials: int,
+    steps: int | None,
+    emulate: str | None,
+    no_prediction: bool,
+    timeout: float,
+    **launch: Any,
+) -> None:
+    """Train SCRIPT with the bucket setting that a study found for it; the script is not changed.
+
+    The options of studies matter to --autotune alone, but for --out and --study, which say where the setting is.
+    """
+    from bucketlab.tuning import TuneOptions, run_with
+    from bucketlab.tuning import tune as run_study
+
+    job = job_of(target, own_launcher, launch)
+    if not autotune:
+        run_with(job, study, out)
+        return
+    if emulate:
+        raise BadInput("--autotune trains on, and --emulate slows training down: give one of them.")
+    done = run_study(
+        job,
+        TuneOptions(
+            out=out,
+            study=study,
+            storage=storage,
+            trials=trials,
+            steps=steps,
+            predict=not no_prediction,
+            timeout_seconds=timeout,
+            keep_running=True,
+        ),
+    )
+    say_all(done.remarks)
+    show_study(done.folder)

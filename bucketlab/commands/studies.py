@@ -1,0 +1,49 @@
+"""What commands that make studies share: their options, and how a study is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+_STUDY_OPTIONS = [
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("sweeps"),
+        help="Folder of studies.",
+        show_default=True,
+    ),
+    click.option("--study", help="Name of the study; one that exists goes on.  [default: one for each command]"),
+    click.option("--storage", metavar="URL", help="Where Optuna keeps it.  [default: SQLite in the study's folder]"),
+    click.option("--trials", type=click.IntRange(1), default=40, help="Layouts to try.", show_default=True),
+    click.option("--steps", type=click.IntRange(50), help="Training steps to spend in a launch, at most."),
+    click.option("--emulate", metavar="NAME|FILE", help="Tune on a sweep's link that is not there."),
+    click.option("--no-prediction", is_flag=True, help="Do not begin with what prediction thinks best."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(1),
+        default=1800.0,
+        help="Seconds without a step before the job is stopped.",
+        show_default=True,
+    ),
+]
+
+
+def study_options(command: Any) -> Any:
+    for option in reversed(_STUDY_OPTIONS):
+        command = option(command)
+    return command
+
+
+def show_study(folder: Path | None) -> None:
+    from rich.console import Console
+
+    from bucketlab.report.tuning import print_tuning
+    from bucketlab.tune.files import load_result
+
+    if folder is not None:
+        console = Console()
+        print_tuning(load_result(folder), console)
+        console.print(f"\nStudy: {folder}", soft_wrap=True, highlight=False)
