@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ import msgspec
 import bucketlab.worker
 from bucketlab.errors import WorkFailed
 from bucketlab.launch.command import Job, described, launch_command
+from bucketlab.launch.scratch import scratch_folder
 from bucketlab.launch.supervise import run_plainly
 from bucketlab.schema.profile import Link
 
@@ -41,8 +41,8 @@ def measure_link(job: Job, task_for: LinkTask, timeout_seconds: float, output_to
     """
     target = (*job.target, str(_SCRIPT)) if job.own_launcher else (str(_SCRIPT),)
     argv = launch_command(Job(target, job.own_launcher, job.options, job.flags))
-    with tempfile.TemporaryDirectory(prefix="bucketlab-") as folder:
-        result = Path(folder) / "link.json"
+    with scratch_folder() as folder:
+        result = folder / "link.json"
         task = msgspec.structs.replace(task_for, result=str(result))
         environment = {**os.environ, "BUCKETLAB_LINK": msgspec.json.encode(task).decode()}
         exit_code = run_plainly(argv, environment, timeout_seconds, output_to_stderr)

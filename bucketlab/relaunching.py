@@ -7,7 +7,6 @@ job, and less exact, since the blocks that are compared lie further apart in tim
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 
 from bucketlab.errors import Interrupted, WorkFailed
 from bucketlab.launch.command import Job, without_secrets
+from bucketlab.launch.scratch import scratch_folder
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, profile
 from bucketlab.report.tuning import progress_line
@@ -72,8 +72,8 @@ def tune_by_launches(job: Job, task: TuneTask, options: ProfileOptions) -> Tunin
         BadInput: nothing was started, or the storage is of another job.
         WorkFailed: the job does not run as it is.
     """
-    with tempfile.TemporaryDirectory(prefix="bucketlab-study-") as scratch:
-        launches = _Launches(job, replace(options, out=Path(scratch)), task.study)
+    with scratch_folder() as scratch:
+        launches = _Launches(job, replace(options, out=scratch), task.study)
         first = launches.profiled()
         if first is None:
             return None

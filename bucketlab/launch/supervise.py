@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import msgspec
 import bucketlab.worker
 from bucketlab.errors import WorkFailed
 from bucketlab.launch.display import Display
+from bucketlab.launch.scratch import scratch_folder
 from bucketlab.worker.config import VARIABLE, WorkerConfig
 from bucketlab.worker.progress import (
     PHASES,
@@ -78,8 +78,7 @@ def supervise(
         on_end: is given the control folder once the job has ended, before it is gone.
         plain: shows the job's output and nothing else, also on a terminal.
     """
-    with tempfile.TemporaryDirectory(prefix="bucketlab-") as folder, _signals_interrupt():
-        control = Path(folder)
+    with scratch_folder() as control, _signals_interrupt():
         environment = _environment(configure(control))
         display = Display(plain)
         process = subprocess.Popen(
