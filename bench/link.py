@@ -37,6 +37,7 @@ def main() -> None:
 
 
 def _measure(rate_mbit: int) -> dict[str, float]:
+    """Raises RuntimeError with what the nodes said where there are no figures."""
     with tempfile.TemporaryDirectory() as folder, network(2, mbit_per_s=rate_mbit) as hosts:
         nodes = []
         for index, host in enumerate(hosts):
@@ -46,11 +47,13 @@ def _measure(rate_mbit: int) -> dict[str, float]:
                 *("--master-addr", hosts[0].address, "--master-port", "29500"),
             ]
             environment = {**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONPATH": str(_ROOT)}
-            nodes.append(
-                host.popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            )
-        outputs = [node.communicate(timeout=200)[0] for node in nodes]
-    link: dict[str, float] = json.loads(outputs[0])
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            nodes.append(host.popen(command, cwd=folder, env=environment, **pipes))
+        said = [node.communicate(timeout=400) for node in nodes]
+    if not said[0][0]:
+        told = [f"node {at}, exit code {node.returncode}: {said[at][1][-3000:]}" for at, node in enumerate(nodes)]
+        raise RuntimeError("\n".join([f"no figures at {rate_mbit} Mbit/s", *told]))
+    link: dict[str, float] = json.loads(said[0][0])
     return link
 
 

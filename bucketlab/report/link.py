@@ -10,6 +10,7 @@ from bucketlab.report import units
 from bucketlab.schema.profile import Link, LinkPoint
 
 _BAR_CELLS = 18
+_POOR_FIT = 0.1  # rms of the relative errors; on an idle machine it is a few per cent
 
 
 def print_link(link: Link, console: Console) -> None:
@@ -21,6 +22,10 @@ def print_link(link: Link, console: Console) -> None:
         f"{link.concurrency} at a time",
         highlight=False,
     )
+    if (doubt := doubt_of_fit(link)) is not None:
+        console.print(doubt, highlight=False)
+    for line in _where(link):
+        console.print(line, highlight=False, markup=False)
     table = Table(box=box.ASCII if console.options.ascii_only else box.SIMPLE, pad_edge=False)
     for heading in ("size", "in flight", "time", "+-", "algbw", "busbw"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -35,6 +40,25 @@ def print_link(link: Link, console: Console) -> None:
         "interval. Bandwidths in GB/s (1e9 bytes); busbw = algbw * 2(n-1)/n, as nccl-tests defines it.",
         highlight=False,
     )
+
+
+def doubt_of_fit(link: Link) -> str | None:
+    """What to trust instead where latency and bandwidth of the fit say little, in one line; None where they hold."""
+    if link.residual <= _POOR_FIT:
+        return None
+    return (
+        "The fit is poor: this link is no straight line, or other programs took turns on the hosts. Trust the times of "
+        "each size, which prediction uses too, and not the fitted latency and bandwidth."
+    )
+
+
+def _where(link: Link) -> list[str]:
+    """What NCCL used, and what there is on the hosts; hosts that are alike on one line."""
+    lines = [f"used, by NCCL's own log: {link.used}"] if link.used else []
+    alike: dict[str, list[str]] = {}
+    for host, found in link.found.items():
+        alike.setdefault("; ".join(found) or "nothing that joins ranks", []).append(host)
+    return lines + [f"on {', '.join(hosts)}: {found}" for found, hosts in alike.items()]
 
 
 def _row(point: LinkPoint) -> list[str]:

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from bucketlab.analysis import advice
 from bucketlab.report import timeline, topologies, units
+from bucketlab.report.link import doubt_of_fit
 from bucketlab.schema.profile import (
     Bucket,
     Link,
@@ -484,6 +485,8 @@ def _link(profile: Profile, page: _Page) -> _Section | None:
             f" (fit, rms error {units.share(link.residual, 1)}); {at_a_time} at a time",
         )
     ]
+    if (doubt := doubt_of_fit(link)) is not None:
+        body.append(doubt)
     if link.used:
         body.append(Text.assemble("used, by its own log: ", page.data(link.used)))
     points = _spread([point for point in link.points if point.in_flight == 1], MOST_POINTS)

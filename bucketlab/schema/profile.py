@@ -129,6 +129,7 @@ class Link(msgspec.Struct, kw_only=True):
     residual: float  # root mean square of the fit's relative errors
     hosts: list[str] = []
     used: str = ""  # what NCCL's own log says that it used
+    found: dict[str, list[str]] = {}  # host -> what joins ranks there, whether it was used or not
 
 
 class RankVolume(msgspec.Struct, kw_only=True):

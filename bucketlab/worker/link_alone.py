@@ -1,7 +1,8 @@
 """Measures the link between the ranks of a launch of its own: no training script, any launcher that gives ranks.
 
 Started as a script by the launcher. It joins the process group that the environment describes, with NCCL where there
-are GPUs and gloo otherwise, measures, and lets rank 0 leave the result where the environment says.
+are GPUs and gloo otherwise, measures, asks each host what joins ranks there and NCCL's log what was used of it, and
+lets rank 0 leave the result where the environment says.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 VARIABLE = "BUCKETLAB_LINK"
@@ -17,11 +18,29 @@ VARIABLE = "BUCKETLAB_LINK"
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
+    from bucketlab.link.nccl_log import debug_environment
+
+    with tempfile.TemporaryDirectory(prefix="bucketlab-") as folder:
+        os.environ.update(debug_environment(Path(folder), os.environ))
+        _measure(Path(folder))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is written and every rank has left the group. At interpreter exit gloo of torch 2.13 now and then aborts
+    # ("terminate called without an active exception"), and a launcher takes that for a failed launch.
+    os._exit(0)
+
+
+def _measure(folder: Path) -> None:
+    """Args:
+    folder: that NCCL writes this process's log to.
+    """
     import msgspec
     import torch
     import torch.distributed as dist
 
+    from bucketlab.link import detect
     from bucketlab.link.measured import measured_link
+    from bucketlab.link.nccl_log import Used, in_words, joined, logs_of_process, what_was_used
     from bucketlab.linking import LinkTask
     from bucketlab.runs import write_json
     from bucketlab.worker.link import LinkMeter
@@ -36,14 +55,19 @@ def main() -> None:
     assert group is not None
     dtype = getattr(torch, task.dtype)
     measurement = LinkMeter(group, dtype, device, task.seconds).measure(task.largest_bytes)
-    hosts: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(hosts, socket.gethostname())
+    logs = logs_of_process(folder, os.getpid())
+    mine = socket.gethostname(), detect.in_words(detect.find_links()), what_was_used(logs) if logs else None
+    told: list[tuple[str, list[tuple[str, str]], Used | None]] = [mine] * dist.get_world_size()
+    dist.all_gather_object(told, mine)
     if dist.get_rank() == 0:
         backend, ranks = dist.get_backend(), dist.get_world_size()
-        write_json(Path(task.result), measured_link(measurement.points, task.dtype, backend, ranks, hosts))
+        link = measured_link(measurement.points, task.dtype, backend, ranks, [host for host, _, _ in told])
+        link.found = {host: [f"{name}: {what}" for name, what in found] for host, found, _ in told}
+        used = [one for _, _, one in told if one is not None]
+        link.used = in_words(joined(used)) if used else ""
+        write_json(Path(task.result), link)
     dist.barrier()
     dist.destroy_process_group()
-    time.sleep(0.1)  # for gloo's threads; see `Observer.script_ends`
 
 
 if __name__ == "__main__":
