@@ -6,8 +6,11 @@
     comparison.traffic              # of this rank, since `use`
     comparison.end()
 
-The buckets stay as they are and the averages are DDP's but for the order of a sum, so the training goes on. For
-gradients on the CPU.
+The buckets stay as they are and the averages are DDP's but for the order of a sum, so the training goes on.
+
+For gradients on the CPU only: the ring and the root are made of gloo's sends and receives from a thread of their own.
+On a GPU, where NCCL reduces, `why_not_compared` refuses and the rest of the profile goes on; what the topologies would
+cost there is a prediction (`bucketlab predict --algorithm`), never a measurement.
 """
 
 from __future__ import annotations
@@ -43,8 +46,12 @@ def turns(rounds: int) -> list[str]:
 def why_not_compared(modules: list[DistributedDataParallel]) -> str | None:
     """Why topologies cannot be compared on this job, or None."""
     for module in modules:
-        if any(parameter.device.type != "cpu" for parameter in module.parameters()):
-            return "ring and parameter server are made of gloo's sends and receives, for gradients on the CPU"
+        device = next((one.device.type for one in module.parameters() if one.device.type != "cpu"), None)
+        if device is not None:
+            return (
+                f"measured for gradients on the CPU alone, and this job's are on {device}: train on the CPU with gloo "
+                "to measure them, or let `bucketlab predict --algorithm` tell what they would cost"
+            )
         if dist.get_world_size(module.process_group) != dist.get_world_size():
             return "a DDP module reduces over some of the ranks only"
         if (reason := why_not_held_back(module)) is not None:

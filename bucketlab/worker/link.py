@@ -155,12 +155,15 @@ def in_order_of_need(sizes: Sequence[int]) -> list[int]:
 
 
 def _guess_ns(points: Sequence[LinkPoint], size: int) -> float:
-    """Time of an all-reduce by the nearest smaller size that tells bandwidth; 0 where none was measured."""
+    """Time of an all-reduce by the smallest size and the nearest smaller one; 0 where no size tells bandwidth yet."""
     smaller = [point for point in points if _MIB <= point.bytes <= size]
     if not smaller:
         return 0.0
-    nearest = max(smaller, key=lambda point: point.bytes)
-    return nearest.ns * size / nearest.bytes
+    nearest, smallest = max(smaller, key=lambda point: point.bytes), min(points, key=lambda point: point.bytes)
+    if nearest is smallest:
+        return nearest.ns * size / nearest.bytes
+    rise = max(0.0, nearest.ns - smallest.ns) / (nearest.bytes - smallest.bytes)
+    return nearest.ns + (size - nearest.bytes) * rise
 
 
 def median_interval(samples: Samples) -> tuple[float, float]:

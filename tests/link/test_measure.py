@@ -6,15 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
-from bucketlab.worker.link import in_order_of_need, median_interval
+from bucketlab.worker.link import LinkMeter, in_order_of_need, median_interval
 from tests.commands import ROOT, bucketlab, last_line
 
 
@@ -88,7 +94,54 @@ def test_the_ends_come_first_so_that_a_cut_loses_sizes_between_them(doublings: i
     assert {sizes[0], sizes[-1]} <= set(order[:3])
 
 
-def test_a_short_time_box_still_reaches_the_largest_size_asked_for(tmp_path: Path) -> None:
-    done = bucketlab("link", "--json", "--seconds", "5", "--max-mb", "64", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert max(point["bytes"] for point in json.loads(done.stdout)["points"]) == 64 * 2**20
+class SimulatedLink(LinkMeter):
+    """A link on which time passes by its operations alone, so that a test knows what fits into the box.
+
+    The clock and the operations are simulated, all that decides what to measure next is not. One rank agrees with
+    itself.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, seconds: float, latency_ns: float, bytes_per_ns: float) -> None:
+        super().__init__(group, torch.float32, torch.device("meta"), seconds)
+        self.now_ns = 0.0
+        self._line = latency_ns, bytes_per_ns
+
+    def _block_ns(self, buffers: list[torch.Tensor], operations: int) -> int:
+        latency_ns, bytes_per_ns = self._line
+        took_ns = operations * sum(latency_ns + buffer.nbytes / bytes_per_ns for buffer in buffers)
+        self.now_ns += took_ns
+        return round(took_ns)
+
+    def _reduce(self, values: torch.Tensor, op: dist.ReduceOp.RedOpType) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return values.numpy()
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@settings(max_examples=25)
+@given(
+    seconds=st.floats(1, 60),
+    latency_ns=st.floats(1e3, 1e7),
+    gb_s=st.floats(0.005, 100),
+    mebibytes=st.integers(2, 512),
+)
+def test_the_largest_size_is_measured_wherever_it_fits_and_the_box_is_kept(
+    alone: dist.ProcessGroup, seconds: float, latency_ns: float, gb_s: float, mebibytes: int
+) -> None:
+    meter = SimulatedLink(alone, seconds, latency_ns, gb_s)
+    largest, box_ns = mebibytes * 2**20, seconds * 1e9
+    with mock.patch.object(time, "monotonic_ns", lambda: round(meter.now_ns)):
+        measurement = meter.measure(largest)
+    assert measurement.points[0].bytes == 4096
+    largest_ns = latency_ns + largest / gb_s
+    if largest_ns < box_ns / 10:
+        assert measurement.cut_at_bytes is None
+        assert max(point.bytes for point in measurement.points) == largest
+    # What is under way when the box is full is finished: at most three operations and a block of the largest size.
+    assert meter.now_ns < box_ns + 10 * (latency_ns + measurement.points[-1].bytes / gb_s) + 1e9

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from bucketlab.schema.profile import Profile, Topology
-from bucketlab.worker.comparison import TOPOLOGIES, turns
+from bucketlab.worker.comparison import TOPOLOGIES, turns, why_not_compared
 from tests.commands import SCRIPTS, bucketlab, last_line, profiled, torchrun
 from tests.profile.conftest import dumped
 
@@ -83,6 +84,13 @@ def test_a_link_that_is_not_there_has_no_topologies(tmp_path: Path) -> None:
     done = bucketlab("profile", "--emulate", "ethernet", "--compare-topologies", SCRIPTS / "plain.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "--emulate" in last_line(done)
+
+
+def test_gradients_that_are_not_on_the_cpu_are_refused_with_what_to_do_instead() -> None:
+    reason = why_not_compared([nn.Linear(1, 1, device="meta")])  # type: ignore[list-item]  # no GPU is needed to ask
+    assert reason is not None
+    assert "this job's are on meta" in reason
+    assert "bucketlab predict --algorithm" in reason
 
 
 def test_no_topology_is_always_first() -> None:
