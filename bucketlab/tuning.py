@@ -196,9 +196,15 @@ def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneT
 
 
 def _place_of_crash(outcome: Outcome) -> tuple[int, str] | None:
-    """Step and kind of the first exception: a study tries something else at each step of each launch."""
+    """Step and kind of what went wrong first: a study tries something else at each step of each launch."""
     first = next((one for one in outcome.endings if one.error), None)
-    return None if first is None or first.error is None else (first.steps, first.error.split(":")[0])
+    if first is not None and first.error is not None:
+        return first.steps, first.error.split(":")[0]
+    steps = min((one.steps for one in outcome.progress if one.rank >= 0), default=0)
+    if outcome.stalled:
+        return steps, "no step"
+    codes = [one.exit_code for one in outcome.exits]
+    return (steps, f"exit code {codes[0]}") if codes else None
 
 
 def _say(line: str) -> None:
