@@ -70,7 +70,7 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
     further_environment = pinned(options.sweep)
     folder, study, storage = _place(job, options)
     try:
-        check_storage(storage)
+        check_storage(storage, study)
     except BadInput:
         with contextlib.suppress(OSError):  # there may be a study in it
             folder.rmdir()

@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 METRIC = "step time / current setting's"
 _PREFIX = "bucketlab:"
 _ROUND, _FAILED, _JOB = _PREFIX + "round:", _PREFIX + "failed:", _PREFIX + "job"
-# A trial of another host that has run for so long has no one any more who runs it.
-_ABANDONED = timedelta(hours=1)
+# A trial of another host that has run for so long has no one any more who runs it. Optuna notes local times, and clocks
+# and time zones of hosts differ: an hour would not be told from a clock that is an hour off.
+_ABANDONED = timedelta(days=1)
 # Two processes that make the same new database get in each other's way once.
 _TRIES = 5
 _LOCK_SECONDS = 60
+_LOCK_SECONDS_AT_FIRST = 5  # before anything runs; those who write hold the lock for milliseconds
 # Tells a process from an earlier one with its number: numbers are given out again, after a container's restart at once.
 _PROCESS = uuid.uuid4().hex[:8]
 
@@ -169,17 +171,32 @@ class Records:
     # ---- in the thread ---------------------------------------------------------------------------------------
 
     def _write(self, work: Callable[[BaseStorage], None]) -> Future[None]:
+        from optuna.exceptions import UpdateFinishedTrialError
+
         def guarded() -> None:
             if self.trouble is not None or self._storage is None:
                 return
             try:
                 work(self._storage)
+            except UpdateFinishedTrialError:  # another process took this one for gone, and gave the trial its end
+                return
             except Exception as error:  # whatever a database does, the training goes on
                 self.trouble = f"the study could not be written to any more: {_reason(error, self.url)}"
 
         return self._submit(guarded)
 
     def _load(self, job: JobIdentity) -> Stored:
+        try:
+            return self._read(job)
+        except BadInput:
+            raise
+        except Exception as error:  # a database can be damaged in more ways than drivers have errors for
+            raise BadInput(
+                f"study {self.study!r} in {shown_url(self.url)} cannot be read: {_reason(error, self.url)}. "
+                "Take another --study or --storage."
+            ) from None
+
+    def _read(self, job: JobIdentity) -> Stored:
         self._storage = open_storage(self.url)
         self._study_id = _study_id(self._storage, self.study, self.url)
         self._check_job(job)
@@ -263,8 +280,12 @@ class Records:
 # ---- opening --------------------------------------------------------------------------------------------------
 
 
-def open_storage(url: str | None) -> BaseStorage:
+def open_storage(url: str | None, lock_seconds: int = _LOCK_SECONDS) -> BaseStorage:
     """Optuna's storage at a URL.
+
+    Args:
+        url: that Optuna takes; None: in memory.
+        lock_seconds: how long to wait for others to let go of a database that is a file.
 
     Raises:
         BadInput: not a URL, no driver, no such server, no such folder; the password is never part of the message.
@@ -273,7 +294,7 @@ def open_storage(url: str | None) -> BaseStorage:
 
     if url is None:
         return InMemoryStorage()
-    engine: dict[str, Any] = {"connect_args": {"timeout": _LOCK_SECONDS}} if url.startswith("sqlite") else {}
+    engine: dict[str, Any] = {"connect_args": {"timeout": lock_seconds}} if url.startswith("sqlite") else {}
     for tried in range(_TRIES):
         try:
             return RDBStorage(url, engine_kwargs=engine, skip_compatibility_check=False)
@@ -283,17 +304,39 @@ def open_storage(url: str | None) -> BaseStorage:
                 time.sleep(0.1 * (tried + 1))
                 continue
             reason = redacted(str(error).strip().splitlines()[0] if str(error) else type(error).__name__, url)
-            raise BadInput(f"storage {shown_url(url)} cannot be opened: {reason}") from None
+            raise BadInput(f"storage {shown_url(url)} cannot be opened: {reason}{_remedy(reason)}") from None
     raise AssertionError
 
 
-def check_storage(url: str) -> None:
-    """Opens and closes it, before anything is launched.
+def check_storage(url: str, study: str | None = None) -> None:
+    """Opens it, reads what there is of the study, and closes it, before anything is launched.
 
     Raises:
-        BadInput: as `open_storage`.
+        BadInput: as `open_storage`, or the study cannot be read.
     """
-    open_storage(url).remove_session()
+    storage = open_storage(url, _LOCK_SECONDS_AT_FIRST)
+    try:
+        found = [one for one in storage.get_all_studies() if one.study_name == study]
+        for one in found:
+            storage.get_all_trials(one._study_id, deepcopy=False)
+    except Exception as error:
+        reason = _reason(error, url)
+        raise BadInput(f"storage {shown_url(url)} cannot be read: {reason}{_remedy(reason)}") from None
+    finally:
+        storage.remove_session()
+
+
+_REMEDIES = {
+    "database is locked": "Another program holds it: close that, or take another --storage.",
+    "malformed": "The file is damaged: move it away, or take another --storage.",
+    "not a database": "Take another --storage.",
+    "readonly": "Make it writable, or take another --storage.",
+    "disk is full": "Free some space, or take another --storage.",
+}
+
+
+def _remedy(reason: str) -> str:
+    return next((f". {remedy}" for words, remedy in _REMEDIES.items() if words in reason), "")
 
 
 def blame(url: str, study: str, number: int, reason: str) -> None:
