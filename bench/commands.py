@@ -13,25 +13,55 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.figures import Figure, Wanted
+
 _ROOT = Path(__file__).parents[1]
 _TRAIN = _ROOT / "bucketlab" / "examples" / "train.py"
 _BUCKETLAB = [sys.executable, "-m", "bucketlab"]
+_START_UPS = {
+    "import bucketlab": [sys.executable, "-c", "import bucketlab"],
+    "bucketlab --help": [*_BUCKETLAB, "--help"],
+    "bucketlab profile --help": [*_BUCKETLAB, "profile", "--help"],
+    "bucketlab analyze --help": [*_BUCKETLAB, "analyze", "--help"],
+}
 
 
-def main() -> None:
-    bare = statistics.median(_seconds([sys.executable, "-c", "pass"]) for _ in range(11))
-    for words in (["--help"], ["profile", "--help"], ["analyze", "--help"]):
-        took = statistics.median(_seconds([*_BUCKETLAB, *words]) for _ in range(11))
-        print(f"bucketlab {' '.join(words):16} {took:6.3f} s   median of 11; Python alone {bare:.3f} s")
+def figures(wanted: Wanted) -> list[Figure]:
+    """Start-up over that of Python alone; a whole profile over the time in which the script's own steps ran."""
+    repeats = 7 if wanted.quick else 15
+    found = _start_ups(repeats)
+    if not wanted.quick:
+        took, in_steps = profile_example()
+        over = "its own steps"
+        found.append(Figure(name="bucketlab profile, example", value=took, unit="s", ratio=took / in_steps, over=over))
+    return found
+
+
+def _start_ups(repeats: int) -> list[Figure]:
+    """They take turns with a bare Python, so that what else the machine does meets them all."""
+    commands = {"Python alone": [sys.executable, "-c", "pass"], **_START_UPS}
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            taken[name].append(_seconds(command))
+    median = {name: statistics.median(seconds) for name, seconds in taken.items()}
+    bare = median.pop("Python alone")
+    over = "Python alone"
+    return [
+        Figure(name=name, value=seconds, unit="s", ratio=seconds / bare, over=over, samples=repeats)
+        for name, seconds in median.items()
+    ]
+
+
+def profile_example() -> tuple[float, float]:
+    """Wall seconds of one whole profile, and how many of them were the script's own steps."""
     with tempfile.TemporaryDirectory() as folder:
         command = [*_BUCKETLAB, "profile", "--json", "--out", folder, str(_TRAIN)]
         began = time.perf_counter()
         done = subprocess.run(command, cwd=_ROOT, capture_output=True, check=True)
         took = time.perf_counter() - began
         phases: dict[str, float] = json.loads(done.stdout)["seconds"]
-    print(f"bucketlab profile example  {took:6.1f} s   of it in the script's steps {sum(phases.values()):.1f} s:")
-    for name, seconds in phases.items():
-        print(f"    {name:12} {seconds:6.2f} s")
+    return took, sum(phases.values())
 
 
 def _seconds(command: list[str]) -> float:
@@ -41,4 +71,5 @@ def _seconds(command: list[str]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    for figure in figures(Wanted()):
+        print(f"{figure.name:28} {figure.value:7.3f} s   {figure.ratio:6.2f} times {figure.over}")

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.figures import Figure, Wanted
+from bench.launching import in_ranks, is_rank, tell
 from bucketlab.link.curve import LinkCurve
 from bucketlab.worker import ddp
 from bucketlab.worker.emulate import Emulation
@@ -31,20 +33,61 @@ _STEPS, _BLOCKS = 6, 8
 _BUCKET_CAPS_MB = (25.0, 1.0)
 
 
+class Seen(msgspec.Struct):
+    """What rank 0 found, and in how many ranks."""
+
+    ranks: int
+    exactness: list[Exactness]
+    costs: list[LinkCost]
+
+
+class Exactness(msgspec.Struct):
+    """Of transfers of one length."""
+
+    milliseconds: int
+    median_error: float  # how late they came, over the modelled time
+    transfers: int
+
+
+class LinkCost(msgspec.Struct):
+    """Of a backward pass with the link, over one without. Medians of blocks."""
+
+    buckets: int
+    compute: float  # until the last gradient is written
+    processor: float  # time on a core of the backward thread
+
+
+def figures(_: Wanted) -> list[Figure]:
+    """With one rank, where the link alone is seen, and with two."""
+    found = []
+    for ranks in (1, 2):
+        seen = in_ranks("bench.emulation", ranks, Seen)
+        for one in seen.exactness:
+            name = f"late, transfers of {one.milliseconds} ms, {ranks} rank(s)"
+            late = 100 * one.median_error
+            found.append(Figure(name=name, value=late, unit="%", kind="emulated", samples=one.transfers))
+        for cost in seen.costs:
+            name = f"backward on a core, {cost.buckets} bucket(s), {ranks} rank(s)"
+            over = "without the link"
+            found.append(
+                Figure(name=name, value=cost.processor, unit="", ratio=cost.processor, over=over, samples=_BLOCKS)
+            )
+    return found
+
+
 def main() -> None:
     for ranks in (1, 2):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        subprocess.run([*launch, "-m", "bench.emulation"], check=True)
+        in_ranks("bench.emulation", ranks, Seen, output=sys.stdout)
 
 
 def as_rank() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     say(f"{dist.get_world_size()} rank(s) on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, emulated links")
-    for milliseconds in _TRANSFER_MS:
-        report_exactness(milliseconds)
-    for cap_mb in _BUCKET_CAPS_MB:
-        report_cost(cap_mb)
+    exactness = [report_exactness(milliseconds) for milliseconds in _TRANSFER_MS]
+    costs = [report_cost(cap_mb) for cap_mb in _BUCKET_CAPS_MB]
+    if dist.get_rank() == 0:
+        tell(Seen(dist.get_world_size(), exactness, costs))
     dist.barrier()
     os._exit(0)  # gloo of torch 2.13 now and then aborts at interpreter exit
 
@@ -69,7 +112,7 @@ def layers(count: int, width: int) -> nn.Module:
 # ---- exactness -----------------------------------------------------------------------------------------------------
 
 
-def report_exactness(milliseconds: int) -> None:
+def report_exactness(milliseconds: int) -> Exactness:
     """Transfers of this length, back to back: how late each comes, and how late the backward pass is over."""
     inputs = torch.randn(4, 256)
     module = settled(layers(6, 256), 0.25, inputs)
@@ -94,6 +137,7 @@ def report_exactness(milliseconds: int) -> None:
         f"{report.worst_error:.0%}); backward returned {statistics.median(returned):.0f} us after the last one's end; "
         f"in {report.late_steps} of {report.steps} steps the real link was slower"
     )
+    return Exactness(milliseconds, report.median_error, report.transfers)
 
 
 # ---- cost ----------------------------------------------------------------------------------------------------------
@@ -107,7 +151,7 @@ class Cost:
     processor: float  # time on a core of the backward thread alone, which other programs disturb less
 
 
-def report_cost(cap_mb: float) -> None:
+def report_cost(cap_mb: float) -> LinkCost:
     """Blocks with the link over the blocks without, each over the mean of its two neighbours."""
     inputs = torch.randn(128, 512)
     module = settled(layers(24, 512), cap_mb, inputs)
@@ -123,11 +167,13 @@ def report_cost(cap_mb: float) -> None:
         without.append(block(module, inputs))
     compute = [2 * on.compute / (a.compute + b.compute) for on, (a, b) in zip(linked, pairwise(without), strict=True)]
     cpu = [2 * on.processor / (a.processor + b.processor) for on, (a, b) in zip(linked, pairwise(without), strict=True)]
-    job = f"{len(ddp.layout(module))} buckets, {gradient_bytes / 2**20:.0f} MiB"
+    buckets = len(ddp.layout(module))
+    job = f"{buckets} buckets, {gradient_bytes / 2**20:.0f} MiB"
     say(
         f"{job}, a backward pass of {alone.compute / 1e6:.0f} ms: "
         f"with the link over without, compute {spread(compute)}, time on a core {spread(cpu)}"
     )
+    return LinkCost(buckets, statistics.median(compute), statistics.median(cpu))
 
 
 def spread(ratios: list[float]) -> str:
@@ -156,4 +202,4 @@ def backward(module: DistributedDataParallel, inputs: torch.Tensor) -> Cost:
 
 
 if __name__ == "__main__":
-    as_rank() if "RANK" in os.environ else main()
+    as_rank() if is_rank() else main()

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,17 +17,51 @@ from typing import Any
 
 import msgspec
 
+from bench.figures import Figure, Wanted
+from bench.launching import in_ranks, is_rank, tell
 from bucketlab.worker.config import VARIABLE, WorkerConfig
 
 _ROOT = Path(__file__).parents[1]
-_BLOCK_STEPS, _PAIRS = 20, 15
+_BLOCK_STEPS, _PAIRS, _QUICK_PAIRS = 20, 15, 3
 _CALLS = 20_000
 
 
-def main() -> None:
-    if "RANK" in os.environ:
-        _train()
-        return
+class Cost(msgspec.Struct):
+    """What rank 0 measured."""
+
+    plain_ms: float  # a step without hooks, median of blocks
+    ratios: list[float]  # of neighbouring blocks' steps, with hooks over without
+    hooks_us: float  # a step's hooks, called alone
+    call_us: float  # an empty Python function
+
+
+def figures(wanted: Wanted) -> list[Figure]:
+    """A step with hooks over one without, and the hooks alone over calls of an empty Python function."""
+    pairs = _QUICK_PAIRS if wanted.quick else _PAIRS
+    cost = measure(pairs)
+    return [
+        Figure(
+            name="step, watched",
+            value=cost.plain_ms * statistics.median(cost.ratios),
+            unit="ms",
+            ratio=statistics.median(cost.ratios),
+            over="the same step, not watched",
+            samples=pairs,
+        ),
+        Figure(
+            name="hooks of a step",
+            value=cost.hooks_us,
+            unit="us",
+            ratio=cost.hooks_us / cost.call_us,
+            over="an empty Python call",
+            samples=_CALLS,
+        ),
+        Figure(name="hooks, of a step", value=cost.hooks_us / cost.plain_ms / 10, unit="%", samples=_CALLS),
+    ]
+
+
+def measure(pairs: int, ranks: int = 2, device: str = "cpu") -> Cost:
+    """Trains in so many pairs of blocks: through gloo on "cpu", through NCCL on "cuda", a GPU for each rank."""
     with tempfile.TemporaryDirectory() as folder:
         config = WorkerConfig(
             out=folder,
@@ -41,10 +73,13 @@ def main() -> None:
             keep_running=True,
             warmup_steps=10**9,  # watch, and never come to a phase
         )
-        path = os.pathsep.join([str(_ROOT / "bucketlab" / "worker" / "sitepath"), str(_ROOT)])
-        environment = {**os.environ, VARIABLE: msgspec.json.encode(config).decode(), "PYTHONPATH": path}
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
-        subprocess.run(command, env=environment, check=True)
+        environment = {
+            VARIABLE: msgspec.json.encode(config).decode(),
+            "PYTHONPATH": str(_ROOT / "bucketlab" / "worker" / "sitepath"),
+            "BENCH_PAIRS": str(pairs),
+            "BENCH_DEVICE": device,
+        }
+        return in_ranks("bench.instrumentation", ranks, Cost, environment)
 
 
 def _train() -> None:
@@ -57,10 +92,16 @@ def _train() -> None:
     from bucketlab.worker.bootstrap import observer
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(Transformer(vocab=2048, sequence=64, width=192, heads=6, layers=4, tied=False))
+    on_gpu = os.environ["BENCH_DEVICE"] == "cuda"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    network = Transformer(vocab=2048, sequence=64, width=192, heads=6, layers=4, tied=False).to(device)
+    model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters())
-    tokens = torch.randint(2048, (4, 65))
+    tokens = torch.randint(2048, (4, 65), device=device)
+    settle = torch.cuda.synchronize if on_gpu else _nothing
 
     ddp: Any = DistributedDataParallel
     autograd: Any = torch.autograd
@@ -76,22 +117,21 @@ def _train() -> None:
             logits = model(tokens[:, :-1])
             F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
             optimizer.step()
+        settle()  # the host runs ahead of a GPU
         return (time.perf_counter() - began) / _BLOCK_STEPS
 
     steps(watched)
     pairs = []
-    for number in range(_PAIRS):  # which comes first takes turns, so that a drift of the machine favours neither
+    # Which comes first takes turns, so that a drift of the machine favours neither.
+    for number in range(int(os.environ["BENCH_PAIRS"])):
         first, second = (watched, plain) if number % 2 else (plain, watched)
         times = {first: steps(first), second: steps(second)}
         pairs.append((times[watched], times[plain]))
     steps(watched)
     own_us = _own_microseconds(watcher, model, optimizer)
     if dist.get_rank() == 0:
-        ratios = sorted(one / other for one, other in pairs)
         plain_ms = statistics.median(other for _, other in pairs) * 1e3
-        print(f"step without hooks    {plain_ms:8.1f} ms   median of {_PAIRS} blocks of {_BLOCK_STEPS} steps")
-        print(f"with / without        {statistics.median(ratios):8.4f}      from {ratios[0]:.4f} to {ratios[-1]:.4f}")
-        print(f"the hooks themselves  {own_us:8.1f} us   {own_us / plain_ms / 10:.3f} % of a step")
+        tell(Cost(plain_ms, sorted(one / other for one, other in pairs), own_us, _call_microseconds()))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -106,5 +146,24 @@ def _own_microseconds(watcher: Any, model: Any, optimizer: Any) -> float:
     return (time.perf_counter() - began) / _CALLS * 1e6
 
 
+def _nothing() -> None:
+    pass
+
+
+def _call_microseconds() -> float:
+    began = time.perf_counter()
+    for _ in range(50 * _CALLS):
+        _nothing()
+    return (time.perf_counter() - began) / (50 * _CALLS) * 1e6
+
+
+def main() -> None:
+    cost = measure(_PAIRS)
+    print(f"step without hooks    {cost.plain_ms:8.1f} ms   median of {_PAIRS} blocks of {_BLOCK_STEPS} steps")
+    spread = f"from {cost.ratios[0]:.4f} to {cost.ratios[-1]:.4f}"
+    print(f"with / without        {statistics.median(cost.ratios):8.4f}      {spread}")
+    print(f"the hooks themselves  {cost.hooks_us:8.1f} us   {cost.hooks_us / cost.plain_ms / 10:.3f} % of a step")
+
+
 if __name__ == "__main__":
-    main()
+    _train() if is_rank() else main()

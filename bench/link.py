@@ -15,11 +15,34 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.figures import Figure, Skipped, Wanted
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 
 _ROOT = Path(__file__).parents[1]
 _RATES_MBIT = (500, 1000, 2000, 4000)
 _PAYLOAD = 8948 / 9014  # data of a full TCP segment with timestamps, of the jumbo frame that carries it
+
+
+def figures(_: Wanted) -> list[Figure]:
+    """Fitted over configured bandwidth at each rate; one launch each."""
+    if (reason := reason_unavailable()) is not None:
+        raise Skipped(f"no hosts to be had: {reason}")
+    found = []
+    for rate_mbit in _RATES_MBIT:
+        link = _measure(rate_mbit)
+        fitted = link["bandwidth_gb_s"] * 8000
+        over = "the configured rate"
+        found.append(
+            Figure(
+                name=f"link at {rate_mbit:,} Mbit/s, fitted",
+                value=fitted,
+                unit="Mbit/s",
+                ratio=fitted / rate_mbit,
+                over=over,
+                better="more",
+            )
+        )
+    return found
 
 
 def main() -> None:

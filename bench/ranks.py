@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import torch.distributed as dist
 
+from bench.figures import Figure, Wanted
 from bucketlab.analysis import analyze_trace
 from bucketlab.analysis.profile import build_profile
 from bucketlab.schema.profile import Memory
@@ -26,7 +27,32 @@ _TRACES = Path(__file__).parents[1] / "traces" / "gloo-2ranks"
 _STEPS = 200
 
 
-def main() -> None:
+class Cost(msgspec.Struct):
+    """Of all ranks' reports."""
+
+    sent_s: float  # all by this one process
+    received_s: float
+    built_s: float  # the profile made of them
+    peak_mib: float
+
+
+def figures(_: Wanted) -> list[Figure]:
+    """Receiving and merging, over what one process needs to send as much."""
+    cost = measure()
+    rank_0_s = cost.received_s + cost.built_s
+    return [
+        Figure(
+            name=f"rank 0, {_RANKS:,} reports",
+            value=rank_0_s,
+            unit="s",
+            ratio=rank_0_s / cost.sent_s,
+            over="sending them from one process",
+        ),
+        Figure(name=f"peak memory, {_RANKS:,} reports", value=cost.peak_mib, unit="MiB"),
+    ]
+
+
+def measure() -> Cost:
     analyses = [analyze_trace(read_trace(path)) for path in sorted(_TRACES.glob("*.json.gz"))]
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     began = time.perf_counter()
@@ -39,9 +65,14 @@ def main() -> None:
     profile = build_profile(_facts(), reports)
     built = time.perf_counter()
     assert len(profile.ranks) == _RANKS
-    print(f"{_RANKS} ranks: sent {sent - began:.2f} s (all by one process), received {received - sent:.2f} s,")
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"profile built {built - received:.2f} s; {peak_mib:.0f} MiB at most")
+    return Cost(sent - began, received - sent, built - received, peak_mib)
+
+
+def main() -> None:
+    cost = measure()
+    print(f"{_RANKS} ranks: sent {cost.sent_s:.2f} s (all by one process), received {cost.received_s:.2f} s,")
+    print(f"profile built {cost.built_s:.2f} s; {cost.peak_mib:.0f} MiB at most")
 
 
 def _report(rank: int, analysis: object) -> RankReport:

@@ -25,9 +25,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 import click
 
+from bench.figures import Figure, Wanted
 from bench.large import Large, write_large
 
 _ROOT = Path(__file__).parents[1]
@@ -110,6 +112,46 @@ def main(large: bool, repeats: int, peers_python: str | None) -> None:
                      for name, code in _UNPACKERS.items()}  # fmt: skip
         _compare("unpacking 50 MB", unpackers, repeats, reference="igzip_lib")
         _growth(Path(folder), (10, 50, 200, 1000) if large else (10, 50), repeats)
+
+
+def figures(wanted: Wanted) -> list[Figure]:
+    """`bucketlab analyze` over Python's own decoder on the same trace, and other tools over `bucketlab analyze`."""
+    repeats = 3 if wanted.quick else 5
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "50.json"
+        _verify(trace, write_large(trace, 50))
+        commands = {"bucketlab analyze": _analyze(trace), "json.loads": _script(sys.executable, _LOADS, trace)}
+        if wanted.peers_python:
+            commands |= _peers(wanted.peers_python, trace)
+        runs = _interleaved(commands, repeats)
+    ours, loads = runs.pop("bucketlab analyze"), runs.pop("json.loads")
+    found = _of_run("bucketlab analyze", ours, loads, "json.loads", repeats, better="less")
+    for name, run in runs.items():
+        found += _of_run(name, run, ours, "bucketlab analyze", repeats, better="more")
+    return found
+
+
+_LOADS = "import json; json.loads(open(sys.argv[1], 'rb').read())"
+
+
+def _of_run(name: str, run: Run, base: Run, over: str, samples: int, better: Literal["less", "more"]) -> list[Figure]:
+    told = {
+        "wall": (run.wall_s, "s", run.wall_s / base.wall_s),
+        "CPU": (run.cpu_s, "s", run.cpu_s / base.cpu_s),
+        "peak memory": (run.peak_bytes / _MIB, "MiB", run.peak_bytes / base.peak_bytes),
+    }
+    return [
+        Figure(
+            name=f"{name}, 50 MB, {what}",
+            value=value,
+            unit=unit,
+            ratio=ratio,
+            over=over,
+            better=better,
+            samples=samples,
+        )
+        for what, (value, unit, ratio) in told.items()
+    ]
 
 
 def _verify(trace: Path, made: Large) -> None:
