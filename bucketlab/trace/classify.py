@@ -96,8 +96,6 @@ COLLECTIVE_OPERATOR = re.compile(r"^c10d::")
 LAUNCH_RANGE = re.compile(r"^(nccl|rccl|xccl):")
 """Annotations around the launch of a collective kernel: "nccl:all_reduce"."""
 
-PARAMETERS_RECORD = "record_param_comms"
-
 NO_COMPUTE = re.compile(r"^(c10d|_?c10d_functional|_c10d_functional_autograd)::|^record_param_comms$")
 """Operators of the host that only call or await communication."""
 

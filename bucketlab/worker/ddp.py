@@ -306,11 +306,6 @@ def register_again(module: DistributedDataParallel, known: list[tuple[Callable[.
         module.register_comm_hook(state, hook)
 
 
-def forget_hooks(module: DistributedDataParallel) -> None:
-    """What `register_comm_hook` remembers outlives the reducer that the hook was registered with."""
-    module._comm_hooks.clear()
-
-
 def hold_stream(cycles: int) -> None:
     """Keeps the current CUDA stream busy for so many cycles of the device's clock; torch's own tests do it this way."""
     torch.cuda._sleep(cycles)
