@@ -66,7 +66,10 @@ def link(
 @click.option("--nproc-per-node", type=click.IntRange(1), default=1, help="Ranks on each host.", show_default=True)
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def testbed(target: tuple[str, ...], hosts: int, mbit_per_s: int, nproc_per_node: int) -> None:
-    """Run SCRIPT under torchrun across hosts made on this machine, joined by links of a chosen rate (root, Linux)."""
+    """Run SCRIPT under torchrun across hosts made on this machine, joined by links of a chosen rate (root, Linux).
+
+    The rate is shaped and nothing else: latency cannot be set and is that of the machine itself, tens of microseconds.
+    """
     from bucketlab.link.testbed import reason_unavailable, run_torchrun
 
     if (reason := reason_unavailable()) is not None:
