@@ -43,8 +43,8 @@ _ROUND, _FAILED, _JOB = _PREFIX + "round:", _PREFIX + "failed:", _PREFIX + "job"
 _ABANDONED = timedelta(days=1)
 # Two processes that make the same new database get in each other's way once.
 _TRIES = 5
-_LOCK_SECONDS = 60
-_LOCK_SECONDS_AT_FIRST = 5  # before anything runs; those who write hold the lock for milliseconds
+_LOCK_SECONDS: float = 12  # Optuna tries to begin a trial five times, and the training waits
+_LOCK_SECONDS_AT_FIRST: float = 3  # before anything runs; those who write hold the lock for milliseconds
 # Tells a process from an earlier one with its number: numbers are given out again, after a container's restart at once.
 _PROCESS = uuid.uuid4().hex[:8]
 
@@ -197,7 +197,7 @@ class Records:
             ) from None
 
     def _read(self, job: JobIdentity) -> Stored:
-        self._storage = open_storage(self.url)
+        self._storage = open_storage(self.url, _LOCK_SECONDS)
         self._study_id = _study_id(self._storage, self.study, self.url)
         self._check_job(job)
         trials = self._trials()
@@ -280,7 +280,7 @@ class Records:
 # ---- opening --------------------------------------------------------------------------------------------------
 
 
-def open_storage(url: str | None, lock_seconds: int = _LOCK_SECONDS) -> BaseStorage:
+def open_storage(url: str | None, lock_seconds: float = _LOCK_SECONDS) -> BaseStorage:
     """Optuna's storage at a URL.
 
     Args:
@@ -345,7 +345,7 @@ def blame(url: str, study: str, number: int, reason: str) -> None:
     Not for a job that was killed from outside: without this call its trial is taken for lost, and tried once more.
     """
     records = Records(url, study)
-    storage = records._storage = open_storage(url)
+    storage = records._storage = open_storage(url, _LOCK_SECONDS)
     study_id = records._study_id = _study_id(storage, study, url)
     for trial in records._trials():
         if trial.number != number:
