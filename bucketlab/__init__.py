@@ -43,7 +43,9 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,99 @@
+"""The examples of README and docs: those marked are run, and of all others the commands and options must exist."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from bench.__main__ import main as bench
+from bucketlab.cli import cli
+from bucketlab.commands import link
+from bucketlab.commands.common import LaunchCommand
+from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands, inline_commands
+
+RUN = [block for block in blocks() if block.runs]
+
+
+def parse(words: list[str]) -> None:
+    """As click would, up to the point at which the command would do something."""
+    if words[0] == "-m":
+        _parse_bench(words)
+        return
+    name, *rest = words[1:] or ["--help"]
+    if name.startswith("-"):
+        cli.make_context("bucketlab", [name], resilient_parsing=True)
+        return
+    context = click.Context(cli, info_name="bucketlab")
+    command = cli.get_command(context, name)
+    assert command is not None, f"there is no command {name}"
+    if name == "link" and rest[:1] == ["testbed"]:
+        command, rest = link.testbed, rest[1:]
+    if {"--help", "-h"} & set(rest[:1]):
+        return
+    made = command.make_context(name, rest, parent=context)
+    if isinstance(command, LaunchCommand) and made.params["target"]:
+        assert not made.params["target"][0].startswith("-"), f"{made.params['target'][0]} is no option of {name}"
+
+
+def _parse_bench(words: list[str]) -> None:
+    module = words[1]
+    if module == "bench":
+        bench.make_context("bench", words[2:], resilient_parsing="--help" in words)
+        return
+    assert importlib.util.find_spec(module) is not None, f"there is no {module}"
+
+
+def test_the_pages_hold_examples() -> None:
+    assert len(commands()) > 20
+    assert len(RUN) >= 3
+
+
+@pytest.mark.parametrize(("place", "words"), commands(), ids=lambda one: one if isinstance(one, str) else None)
+def test_a_command_in_a_block_exists_with_its_options(place: str, words: list[str]) -> None:
+    parse(words)
+
+
+@pytest.mark.parametrize(("place", "words"), inline_commands(), ids=lambda one: one if isinstance(one, str) else None)
+def test_a_command_in_the_text_exists_with_its_options(place: str, words: list[str]) -> None:
+    if any(word.isupper() or "..." in word for word in words):
+        words = words[:2]  # a form, not an example
+    with contextlib.suppress(click.MissingParameter):  # "`bucketlab compare`" names the command
+        parse(words)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout as a reader has it, whose files the examples may add to."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("bucketlab", "bench", "sweeps", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "traces").mkdir()
+    (folder / "traces" / "gloo-2ranks").symlink_to(ROOT / "traces" / "gloo-2ranks")
+    return folder
+
+
+@pytest.mark.parametrize("block", RUN, ids=str)
+def test_a_marked_example_runs(block: Block, place: Path) -> None:
+    shell = ["bash", "-euo", "pipefail", "-c", 'bucketlab() { "$PYTHON" -m bucketlab "$@"; }\n' + block.code]
+    command = shell if block.language == "sh" else [sys.executable, "-c", block.code]
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{block}:\n{done.stderr[-2000:]}"
+    assert done.stdout.strip()
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    missing = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                missing.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert not missing
