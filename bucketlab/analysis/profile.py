@@ -1,4 +1,4 @@
-"""Puts together what the ranks of a run measured: reports of all ranks -> Profile. Plain data in, plain data out."""
+"""Puts together what the ranks of a run measured: reports of all ranks -> Profile. Reads no files."""
 
 from __future__ import annotations
 

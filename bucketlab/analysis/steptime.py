@@ -1,4 +1,4 @@
-"""Time of a step from what each rank timed. Plain data in, plain data out."""
+"""Time of a step from what each rank timed. Knows nothing of what a step spends it on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who keeps the others waiting: arrival lags of ranks at collectives, and one sentence on the likely cause."""
+"""Who keeps the others waiting: lags of ranks at collectives, and a sentence on the likely cause. Reads no traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ring, parameter server and DDP's own all-reduce on one job, from what each rank timed and counted."""
+"""Ring, parameter server and DDP's own all-reduce on one job, by what each rank timed and counted. Predicts nothing."""
 
 from __future__ import annotations
 

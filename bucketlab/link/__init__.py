@@ -1,0 +1,1 @@
+"""Links: what joins ranks, what an all-reduce over it takes, and links that are not here as models. Knows no bucket."""

@@ -1,4 +1,4 @@
-"""Bus bandwidth in the terms of nccl-tests, for traces and for measurements alike."""
+"""Bus bandwidth in the terms of nccl-tests, for traces and for measurements alike. Measures none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points of a link -> the link: its fit, its concurrency, and what it is. Measured points, or those of a model."""
+"""Points of a link -> the link: its fit, its concurrency, and what it is. Points are measured elsewhere, or a model's."""
 
 from __future__ import annotations
 

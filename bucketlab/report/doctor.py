@@ -1,4 +1,4 @@
-"""The checks of `bucketlab doctor` on a terminal: one line each, and below it what to do where there is something."""
+"""The checks of `bucketlab doctor` on a terminal: a line each, and what to do where there is something. Checks nothing."""
 
 from __future__ import annotations
 

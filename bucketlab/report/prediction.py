@@ -1,4 +1,4 @@
-"""The whole predicted curve on the terminal: step time for every layout of buckets, the plan, the floor."""
+"""The predicted curve on the terminal: step time for every layout of buckets, the plan, the floor. Predicts nothing."""
 
 from __future__ import annotations
 

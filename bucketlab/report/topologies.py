@@ -1,4 +1,4 @@
-"""Ring and parameter server beside DDP's own all-reduce, for a profile's screen."""
+"""Ring and parameter server beside DDP's own all-reduce, for a profile's screen. Only prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rank tells rank 0 at the end of a profiled run. Travels through the job's store, is kept nowhere."""
+"""What each rank tells rank 0 at the end of a profiled run. Travels through the job's store, is kept in no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One trace of one rank: torch.profiler over a few steps, written whole under the name that TensorBoard looks for."""
+"""One trace of one rank: torch.profiler over some steps, written whole under the name TensorBoard looks for. Reads none."""
 
 from __future__ import annotations
 
