@@ -1,4 +1,4 @@
-"""Points of a link -> the link: its fit, its concurrency, and what it is. Points are measured elsewhere, or a model's."""
+"""Points of a link -> the link: its fit, its concurrency, and what it is. Points come from elsewhere; it takes none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of `bucketlab doctor` on a terminal: a line each, and what to do where there is something. Checks nothing."""
+"""The checks of `bucketlab doctor` on a terminal: a line each, and what to do where there is something. Checks none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One trace of one rank: torch.profiler over some steps, written whole under the name TensorBoard looks for. Reads none."""
+"""One trace of one rank: torch.profiler over some steps, written whole, named as TensorBoard wants it. Reads none."""
 
 from __future__ import annotations
 
