@@ -2,7 +2,8 @@
 
 Written against the format strings in libnccl of the releases 2.17.1 to 2.28.9, and lenient: a line that is not
 known is passed over. A release may log a connection when it is first needed (2.22 and later), so a log is whole
-only once the job has reduced something.
+only once the job has reduced something. Where each format was seen (which release's source or wheel, which issue of
+NVIDIA/nccl) stands in tests/link/test_nccl_log.py, beside a log of each minor release that has a format of its own.
 """
 
 from __future__ import annotations
