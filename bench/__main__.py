@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -73,15 +74,22 @@ def main(
     print(as_markdown(now))
     for line in slower(now, before) if before else []:
         print(f"bench: warning: slower than in {against}: {line}", file=sys.stderr)
+    if failed := [name for name, section in sections.items() if section.failed]:
+        raise SystemExit(f"bench: failed: {', '.join(failed)}")
 
 
 def _run(name: str, wanted: Wanted) -> Section:
+    """One that fails takes no other with it: its section says so."""
     load_before, began = os.getloadavg()[0], time.perf_counter()
+    figures, skipped, failed = [], None, False
     try:
-        figures, skipped = figures_of(name)(wanted), None
+        figures = figures_of(name)(wanted)
     except Skipped as reason:
-        figures, skipped = [], str(reason)
-    return here(time.perf_counter() - began, load_before, figures, skipped)
+        skipped = str(reason)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        skipped, failed = f"{type(error).__name__}: {error}".partition("\n")[0], True
+    return here(time.perf_counter() - began, load_before, figures, skipped, failed)
 
 
 def figures_of(name: str) -> Callable[[Wanted], list[Figure]]:

@@ -56,6 +56,7 @@ class Section(msgspec.Struct, kw_only=True):
     seconds: float
     figures: list[Figure] = []
     skipped: str | None = None  # why there are none
+    failed: bool = False
 
 
 class Results(msgspec.Struct, kw_only=True):
@@ -78,7 +79,9 @@ def load(path: Path) -> Results:
     return results
 
 
-def here(seconds: float, load_before: float, figures: list[Figure], skipped: str | None = None) -> Section:
+def here(
+    seconds: float, load_before: float, figures: list[Figure], skipped: str | None = None, failed: bool = False
+) -> Section:
     """A section of this machine and this hour."""
     return Section(
         created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -88,6 +91,7 @@ def here(seconds: float, load_before: float, figures: list[Figure], skipped: str
         seconds=round(seconds, 1),
         figures=figures,
         skipped=skipped,
+        failed=failed,
     )
 
 
@@ -143,7 +147,8 @@ def as_markdown(results: Results) -> str:
     for name, section in results.sections.items():
         parts.append(f"## {name}\n")
         if section.skipped is not None:
-            parts.append(f"Skipped: {section.skipped} ({section.created}).\n")
+            what = "Failed" if section.failed else "Skipped"
+            parts.append(f"{what}: {section.skipped} ({section.created}).\n")
             continue
         rows = ["| | | ratio | kind, samples |", "|---|---|---|---|", *map(_row, section.figures)]
         versions = ", ".join(f"{one} {release}" for one, release in section.versions.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from bench.figures import Figure, Results, Section, Skipped, Wanted, as_markdown
 
 ROOT = Path(__file__).parents[2]
 # Parts of others: they make no figures of their own.
-_PARTS = {"__main__", "figures", "launching", "large", "cases"}
+_PARTS = {"__main__", "figures", "launching", "large", "cases", "null"}
 
 ratios = st.floats(0.01, 1000)
 
@@ -107,6 +108,21 @@ def test_what_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(command.main, ["--only", "link"])
     assert done.exit_code == 0
     assert "Skipped: no hosts to be had" in done.output
+
+
+def test_a_benchmark_that_fails_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def figures_of(name: str) -> Callable[[Wanted], list[Figure]]:
+        def fails(_: Wanted) -> list[Figure]:
+            raise ValueError("the link is gone\nand more")
+
+        return fails if name == "link" else lambda _: table(a=1.0).sections["one"].figures
+
+    out = tmp_path / "table.json"
+    monkeypatch.setattr(command, "figures_of", figures_of)
+    done = CliRunner().invoke(command.main, ["--only", "link", "--only", "gpu", "--out", str(out)])
+    assert done.exit_code == 1
+    assert "Failed: ValueError: the link is gone (" in out.with_suffix(".md").read_text()
+    assert msgspec.json.decode(out.read_bytes(), type=Results).sections["gpu"].figures
 
 
 @pytest.mark.parametrize("text", [None, b"[]", b'{"schema": "other/1", "sections": {}}'])
