@@ -9,7 +9,7 @@ the other. Predicts; measures nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -39,11 +39,12 @@ class ModuleGradients:
     bytes: list[int]
     ready_ns: list[float]  # pure compute, from the step's start
     kinds: list[str]  # dtypes: gradients of different ones share no bucket
+    sparse: list[bool] = field(default_factory=list)  # those travel alone; empty: none
     rebuilt: bool = True  # in ready order; False: in declared order, as DDP leaves them when it looks for unused ones
 
     def buckets(self, caps_bytes: Sequence[int]) -> Buckets:
         """What DDP makes of these capacities."""
-        made = assign(self.bytes, caps_bytes, self.kinds)
+        made = assign(self.bytes, caps_bytes, self.kinds, self.sparse)
         return made if self.rebuilt else sorted(made, key=min, reverse=True)
 
 

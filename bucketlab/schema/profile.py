@@ -56,6 +56,11 @@ class Breakdown(msgspec.Struct, kw_only=True):
     kernels: int
     collectives: int
 
+    @property
+    def overlap_ratio(self) -> float | None:
+        """Part of communication that compute hides; None where there is no communication."""
+        return self.overlap_ns / self.communication_ns if self.communication_ns else None
+
 
 class Bucket(msgspec.Struct, kw_only=True):
     """One all-reduce of gradients. Index 0 is the first to be ready. Medians over the trace window of rank 0."""
@@ -81,6 +86,7 @@ class Gradient(msgspec.Struct, kw_only=True):
     dtype: str
     ready_ns: int | None  # of pure compute: measured while no communication ran
     declared: int | None = None  # position among the module's parameters as DDP lists them
+    sparse: bool = False  # DDP gives it a bucket of its own
 
 
 class Module(msgspec.Struct, kw_only=True):

@@ -190,8 +190,8 @@ def assignment(module: DistributedDataParallel, wanted: Capacities, order: list[
         indices, _ = dist._compute_bucket_assignment_by_size(parameters, limits, expect_sparse)
         return [list(bucket) for bucket in reversed(indices)]
     ordered = [parameters[index] for index in order]
-    sparse = [expect_sparse[index] for index in order]
-    indices, _ = dist._compute_bucket_assignment_by_size(ordered, wanted.limits, sparse, order)
+    # Which are sparse goes by the index of a parameter, not by its place in the order.
+    indices, _ = dist._compute_bucket_assignment_by_size(ordered, wanted.limits, expect_sparse, order)
     return [list(bucket) for bucket in indices]
 
 

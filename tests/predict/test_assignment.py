@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, assign
+from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, assign, takes_lists
 from bucketlab.predict.replay import ModuleGradients
 
 torch = pytest.importorskip("torch")
@@ -108,3 +108,39 @@ class Widening(torch.nn.Module):
             x = x + layer(x.repeat(1, width)).mean()
             total = total + x.sum()
         return total
+
+
+@pytest.mark.parametrize("cap_mb", [0.01, 0.03, 0.05, 25])
+def test_a_real_module_with_sparse_gradients_gives_each_of_them_a_bucket_of_its_own(one_rank, cap_mb):
+    module = torch.nn.parallel.DistributedDataParallel(TwoEmbeddings(), bucket_cap_mb=cap_mb)
+    ready: list[torch.nn.Parameter] = []
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(ready.append)
+    for _ in range(3):
+        ready.clear()
+        module.zero_grad()
+        module(torch.randint(0, 50, (8,))).sum().backward()
+    sizes = [parameter.numel() * parameter.element_size() for parameter in ready]
+    sparse = [parameter.grad.is_sparse for parameter in ready]
+    assert sum(sparse) == 2
+    caps = [int(cap_mb * MIB)] if takes_lists(torch.__version__) else [DEFAULT_FIRST_BYTES, int(cap_mb * MIB)]
+    gradients = ModuleGradients(sizes, [0.0] * len(sizes), ["float32"] * len(sizes), sparse)
+    built = module._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    expected = [sum(sizes[position] for position in bucket) for bucket in gradients.buckets(caps)]
+    assert [int(size) for size in built.split(",")] == expected
+
+
+class TwoEmbeddings(torch.nn.Module):
+    """One that is ready last, one in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Embedding(100, 64, sparse=True)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
+        self.between = torch.nn.Embedding(50, 64, sparse=True)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.first(words)
+        for number, layer in enumerate(self.layers):
+            x = layer(x + self.between(words) if number == 3 else x)
+        return x

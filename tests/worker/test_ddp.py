@@ -174,3 +174,9 @@ def test_a_reducer_that_cannot_be_built_leaves_the_old_one_in_place() -> None:
         ddp.put_in_new_reducer(module, [[0], [99]])
     assert module.reducer is before
     train(module, 1)
+
+
+def test_a_sparse_gradient_has_a_bucket_of_its_own_in_whatever_order_gradients_are_ready() -> None:
+    model = nn.Sequential(nn.Embedding(10, 16, sparse=True), nn.Linear(16, 16), nn.Linear(16, 16))
+    module = DistributedDataParallel(model)
+    assert ddp.assignment(module, Capacities(MIB, MIB), [4, 3, 2, 1, 0]) == [[0], [4, 3, 2, 1]]

@@ -12,7 +12,7 @@ from bucketlab.errors import BadInput
 from bucketlab.link.algorithms import ALGORITHMS
 from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, caps_of
 from bucketlab.predict.forecast import Forecast, timeline_of, unsayable
-from bucketlab.predict.replay import Timeline
+from bucketlab.predict.replay import ModuleGradients, Timeline
 from bucketlab.predict.whatif import Row, ask
 from bucketlab.schema.profile import Gradient, Profile
 
@@ -24,7 +24,7 @@ class ModuleModel(msgspec.Struct, kw_only=True):
 
     bytes: list[int]
     ready_ns: list[float]
-    kinds: list[int]  # equal where dtypes are
+    kinds: list[int]  # equal where dtypes are; -1: sparse, and alone in its bucket
     gradient: list[int]  # position in Profile.gradients
     rebuilt: bool
     caps_bytes: list[int]  # of the setting in force
@@ -68,6 +68,11 @@ class Scaling(msgspec.Struct, kw_only=True):
     what: dict[str, str]  # name -> one line for people
 
 
+def _kinds(gradients: ModuleGradients, numbers: dict[str, int]) -> list[int]:
+    sparse = gradients.sparse or [False] * len(gradients.kinds)
+    return [-1 if alone else numbers[kind] for kind, alone in zip(gradients.kinds, sparse, strict=True)]
+
+
 def replay_model(profile: Profile) -> ReplayModel | None:
     """None where `bucketlab.predict.unsayable` has something to say about the profile."""
     if unsayable(profile):
@@ -84,7 +89,7 @@ def replay_model(profile: Profile) -> ReplayModel | None:
             ModuleModel(
                 bytes=gradients.bytes,
                 ready_ns=gradients.ready_ns,
-                kinds=[kinds[one] for one in gradients.kinds],
+                kinds=_kinds(gradients, kinds),
                 gradient=places[number],
                 rebuilt=gradients.rebuilt,
                 caps_bytes=caps_of(profile.modules[number]),

@@ -10,6 +10,10 @@ function assign(sizes, caps, kinds) {
   const buckets = [];
   const open = new Map();
   sizes.forEach((size, at) => {
+    if (kinds[at] < 0) {
+      buckets.push([at]); // a sparse gradient travels alone
+      return;
+    }
     if (!open.has(kinds[at])) open.set(kinds[at], { members: [], bytes: 0, closed: 0 });
     const bucket = open.get(kinds[at]);
     bucket.members.push(at);
