@@ -147,7 +147,7 @@ def train(folder: Path, name: str) -> None:
             order.shuffle(caps)
         for first_mb, cap_mb in caps:
             key: tuple[int, ...] = ()
-            ddp.change_capacities(model, ddp.Capacities(int(first_mb * MIB), int(cap_mb * MIB)))
+            ddp.change_capacities(model, ddp.Capacities(cap=int(cap_mb * MIB), first=int(first_mb * MIB)))
             walls: list[int] = []
             for count in range(_SETTLING_STEPS + _TIMED_STEPS):
                 buckets = tuple(_bucket_bytes(model)) if count == _SETTLING_STEPS else ()
@@ -251,7 +251,7 @@ class Score:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.forecast = Forecast.of(case.profile)
-        self.points: list[PredictedPoint] = [self.forecast.at(one.cap_mb) for one in case.settings]
+        self.points: list[PredictedPoint] = [self.forecast.at(one.cap_mb, one.first_mb) for one in case.settings]
         self.medians = [statistics.median(one.step_ns) for one in case.settings]
         pairs = list(zip(self.points, self.medians, strict=True))
         self.errors = [point.step_ns / median - 1 for point, median in pairs]
