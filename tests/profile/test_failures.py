@@ -41,12 +41,24 @@ def test_a_script_that_gives_nothing_to_measure_is_named_with_its_reason(
     assert _nothing_left(tmp_path)
 
 
+@pytest.mark.fault(
+    "ranks",
+    "an exception, timing",
+    command="profile",
+    outcome="exit code 1; the script's traceback, and none of ours; the last line names rank, step and exception",
+)
 def test_the_scripts_own_traceback_is_shown_and_none_of_ours(tmp_path: Path) -> None:
     done = bucketlab("profile", SCRIPTS / "crash_rank1.py", cwd=tmp_path)
     assert "a bad sample, on rank 1 alone" in done.stderr
     assert "bucketlab/commands" not in done.stderr
 
 
+@pytest.mark.fault(
+    "ranks",
+    "a collective hangs, timing",
+    command="profile",
+    outcome="exit code 1 after --timeout, with the stack of each rank; no process and no run is left",
+)
 def test_a_hang_ends_with_the_stack_of_each_rank(tmp_path: Path) -> None:
     done = bucketlab("profile", "--timeout", "6", SCRIPTS / "hangs.py", cwd=tmp_path)
     assert done.returncode == 1
@@ -57,6 +69,12 @@ def test_a_hang_ends_with_the_stack_of_each_rank(tmp_path: Path) -> None:
     assert not _processes_with("hangs.py")
 
 
+@pytest.mark.fault(
+    "ranks",
+    "kill -9, timing",
+    command="profile",
+    outcome="exit code 1; the last line names rank, signal and step; no run is left",
+)
 def test_a_rank_killed_from_outside_is_named_with_its_signal(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     source = (SCRIPTS / "crash_rank1.py").read_text()
@@ -102,6 +120,12 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_launch(tmp_path: Pat
     assert "taken" in last_line(done) and "--out" in last_line(done)
 
 
+@pytest.mark.fault(
+    "disk",
+    "the disk is full when the run is written",
+    command="profile",
+    outcome="exit code 1; the message names the file and the cause; no run is left",
+)
 def test_a_full_disk_is_said_with_the_file_and_leaves_no_run(tmp_path: Path) -> None:
     full = tmp_path / "small"
     full.mkdir()
@@ -117,6 +141,12 @@ def test_a_full_disk_is_said_with_the_file_and_leaves_no_run(tmp_path: Path) -> 
         subprocess.run(["umount", str(full)], check=True)
 
 
+@pytest.mark.fault(
+    "hosts",
+    "the port of the meeting point is in use",
+    command="profile",
+    outcome="exit code 1; the last line names it and --master-port",
+)
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::", 0))
@@ -128,6 +158,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert "in use" in last_line(done) and "--master-port" in last_line(done)
 
 
+@pytest.mark.fault(
+    "ranks",
+    "Ctrl-C, or SIGTERM to the command",
+    command="profile",
+    outcome="exit code 1; the job is stopped; no process and no run is left",
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_profile_stops_the_job_and_keeps_nothing(number: signal.Signals, tmp_path: Path) -> None:
     endless = {"STEPS": "1000000"}
@@ -142,6 +178,12 @@ def test_an_interrupted_profile_stops_the_job_and_keeps_nothing(number: signal.S
     assert not _processes_with("slow_input.py")
 
 
+@pytest.mark.fault(
+    "ranks",
+    "kill -9 of the command",
+    command="profile",
+    outcome="the ranks end with it; the next command removes its temporary files",
+)
 def test_ranks_do_not_outlive_a_killed_profile(tmp_path: Path) -> None:
     process = start("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path)
     _wait_for_ranks("slow_input.py", 2)
@@ -188,6 +230,12 @@ def test_a_link_that_this_host_lacks_is_said_before_anything_starts(tmp_path: Pa
     assert _nothing_left(tmp_path)
 
 
+@pytest.mark.fault(
+    "ranks",
+    "an exception after the measurement",
+    command="profile --keep-running",
+    outcome="exit code 1; the last line names the exception and where the whole profile is",
+)
 def test_a_script_that_fails_after_the_measurement_loses_none_of_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     source = (SCRIPTS / "crash_rank1.py").read_text()

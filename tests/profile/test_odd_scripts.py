@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.commands import SCRIPTS, bucketlab, last_line, profiled
 from tests.profile.conftest import Measured
 
@@ -75,6 +77,9 @@ def test_a_compiled_model_is_profiled_and_said_to_be_compiled(measured: Measured
     assert profile.step is not None
 
 
+@pytest.mark.fault(
+    "scripts", "there is a sitecustomize already", command="profile", outcome="it runs, and the script is measured"
+)
 def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
@@ -97,6 +102,12 @@ def test_a_second_profile_does_not_touch_the_first(tmp_path: Path) -> None:
     assert {path.parent.name for path in tmp_path.glob("traces/*/profile.json")} == {first.run, second.run}
 
 
+@pytest.mark.fault(
+    "scripts",
+    "the script would train for days",
+    command="profile",
+    outcome="ended after the measurement as by `sys.exit(0)`, with its clean-up",
+)
 def test_the_script_is_ended_after_the_measurement_with_its_clean_up(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -120,6 +131,12 @@ def test_the_script_is_ended_after_the_measurement_with_its_clean_up(tmp_path: P
     assert "exit code" not in last_line(done)
 
 
+@pytest.mark.fault(
+    "scripts",
+    "the script starts its own torch.profiler while ours runs",
+    command="profile",
+    outcome="ours gives way; the script's trace is whole; the run says what is missing",
+)
 def test_our_profiler_gives_way_to_one_that_the_script_starts_meanwhile(tmp_path: Path) -> None:
     environment = {"DUMP": str(tmp_path), "WAIT": "26"}  # ours begins after 26 steps
     profile = profiled(SCRIPTS / "own_profiler.py", "--keep-running", cwd=tmp_path, environment=environment)

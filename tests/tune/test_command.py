@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sqlite3
 import time
@@ -20,9 +19,9 @@ from tensorboard.util.tensor_util import make_ndarray
 from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
 from tests.commands import SCRIPTS, bucketlab, profiled, start
+from tests.tune.jobs import LONG, kill_all
 
 PLAIN = SCRIPTS / "plain.py"
-LONG = {"STEPS": "100000"}  # ended by the study
 
 
 def tuned(*arguments: str | Path, cwd: Path, environment: dict[str, str] = LONG) -> Tuning:
@@ -115,6 +114,12 @@ def test_a_script_that_ends_early_is_launched_again_and_the_study_goes_on(tmp_pa
     assert done.stderr.count("launched again: the script ended before the study did") >= 1
 
 
+@pytest.mark.fault(
+    "ranks",
+    "an exception that one setting brings, search",
+    command="tune",
+    outcome="launched again; the setting is noted as failed with its reason and not tried again",
+)
 def test_a_setting_that_kills_a_rank_fails_with_its_reason_and_is_not_tried_again(tmp_path: Path) -> None:
     done = bucketlab(
         "tune", "--json", "--trials", "4", SCRIPTS / "crashes_above.py", "2.04", cwd=tmp_path, environment=LONG
@@ -129,6 +134,12 @@ def test_a_setting_that_kills_a_rank_fails_with_its_reason_and_is_not_tried_agai
     assert result.best.bucket_cap_mb is None or result.best.bucket_cap_mb <= 2.04
 
 
+@pytest.mark.fault(
+    "ranks",
+    "an exception before the search",
+    command="tune",
+    outcome="exit code 1; the last line names rank, step and exception",
+)
 def test_a_script_that_fails_whatever_its_buckets_are_is_to_blame_itself(tmp_path: Path) -> None:
     done = bucketlab("tune", "--trials", "5", SCRIPTS / "crash_rank1.py", cwd=tmp_path, environment=LONG)
     assert done.returncode == 1
@@ -149,6 +160,12 @@ def test_a_script_without_ddp_is_launched_once(tmp_path: Path) -> None:
     assert "launched again" not in done.stderr
 
 
+@pytest.mark.fault(
+    "ranks",
+    "kill -9 of the command, torchrun and all ranks at once",
+    command="tune",
+    outcome="the same command goes on; at most the running trial is lost",
+)
 def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) -> None:
     command = ["tune", "--json", "--trials", "6", "--study", "killed", PLAIN]
     storage = f"sqlite:///{tmp_path}/sweeps/killed/study.db"
@@ -156,7 +173,7 @@ def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) ->
     while len(_finished(storage)) < 3:
         assert process.poll() is None
         time.sleep(0.2)
-    _kill_all(process.pid)
+    kill_all(process.pid)
     process.wait()
     before = _finished(storage)
     result = tuned(*command[2:], cwd=tmp_path)
@@ -202,21 +219,6 @@ def _finished(storage: str) -> list[tuple[int, float]]:
             return database.execute(query).fetchall()
     except sqlite3.OperationalError:
         return []  # not made yet
-
-
-def _kill_all(root: int) -> None:
-    """The command, torchrun and the ranks at once, as a lost machine would."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    family = {root}
-    while grown := {child for child, parent in parents.items() if parent in family} - family:
-        family |= grown
-    for pid in family:
-        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_job_whose_buckets_cannot_change_in_place_is_told_of_relaunch(tmp_path: Path) -> None:

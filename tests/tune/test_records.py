@@ -210,6 +210,12 @@ def test_optuna_reads_the_study_as_its_own(storage: str) -> None:
         assert sum(record["bucket_bytes"]) == sum(job(0).gradients.bytes)
 
 
+@pytest.mark.fault(
+    "study",
+    "the database goes away while trials are measured",
+    command="tune",
+    outcome="the study goes on in memory to its result, which says what is not stored",
+)
 def test_a_database_that_goes_away_ends_the_writing_and_not_the_tuning(tmp_path: Path) -> None:
     folder = tmp_path / "there"
     folder.mkdir()

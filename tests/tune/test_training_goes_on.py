@@ -68,6 +68,12 @@ def test_a_compiled_model_is_compiled_anew_for_its_new_buckets(tmp_path: Path) -
         assert json.loads(tuned[name]) == json.loads(text)
 
 
+@pytest.mark.fault(
+    "ranks",
+    "an exception that one setting brings",
+    command="run --autotune",
+    outcome="exit code 1; the training is not begun anew; the study is kept",
+)
 def test_a_training_that_dies_of_a_setting_is_not_begun_anew_by_us(tmp_path: Path) -> None:
     options = ["--autotune", "--out", str(tmp_path / "sweeps"), "--study", "one", "--trials", "4"]
     command = ["run", *options, SCRIPTS / "crashes_above.py", "1.2"]
