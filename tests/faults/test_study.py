@@ -87,7 +87,12 @@ def test_a_damaged_database_is_refused(database: Path) -> None:
         assert "The file is damaged" in refused(database)
 
 
-@pytest.mark.fault("study", "trials in it hold what bucketlab never wrote", command="tune", outcome=BEFORE)
+@pytest.mark.fault(
+    "study",
+    "trials in it hold what bucketlab never wrote",
+    command="tune",
+    outcome="exit code 1 before anything is tried; the message names study, database and cause",
+)
 def test_records_of_another_shape_are_refused(database: Path) -> None:
     with closing(sqlite3.connect(database)) as opened, opened:
         opened.execute("update trial_user_attributes set value_json = '[1, 2]' where key = 'bucketlab'")

@@ -44,6 +44,9 @@ def test_a_folder_goes_with_its_command(holder: subprocess.Popen[str]) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.fault(
+    "ranks", "kill -9 of the command, its temporary folder", command="all", outcome="the next one removes it"
+)
 def test_the_next_command_removes_the_folder_of_one_that_was_killed_and_no_other(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
