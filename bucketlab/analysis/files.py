@@ -18,11 +18,12 @@ from bucketlab.analysis.ranks import merge
 from bucketlab.errors import BadInput, WorkFailed
 from bucketlab.report import units
 from bucketlab.schema.analysis import SCHEMA, Analysis, RankAnalysis
+from bucketlab.schema.limits import wrong_in
 from bucketlab.trace import classify
 from bucketlab.trace.intervals import LONGEST_AXIS_NS
 from bucketlab.trace.kineto import read_trace
 
-_SUMMARY_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(SCHEMA.encode()) + b'"')
+_SUMMARY_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(bucketlab\.analysis/\d{1,9})"')
 _SUMMARY_HEAD_BYTES = 256
 
 
@@ -155,16 +156,14 @@ def write_summaries(analysis: Analysis, folder: Path) -> list[Path]:
 def read_summary(file: Path) -> list[RankAnalysis]:
     """The ranks in an analysis document. Raises BadInput where it is none."""
     try:
-        ranks = msgspec.json.decode(file.read_bytes(), type=Analysis).ranks
-    except (OSError, msgspec.MsgspecError) as error:
+        text = file.read_bytes()
+        found = _SUMMARY_HEAD.match(text)
+        if found is not None and found[1].decode() != SCHEMA:
+            raise BadInput(f"{file} is {found[1].decode()!r}; this release reads {SCHEMA}. Analyze the traces again.")
+        document = msgspec.json.decode(text, type=Analysis)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadInput(f"{file}: no summary of ranks: {error}") from None
-    times = (
-        time
-        for one in ranks
-        for step in one.steps
-        for event in step.events
-        for time in (step.start_ns, event.start_ns, event.end_ns)
-    )
-    if any(abs(time) >= LONGEST_AXIS_NS for time in times):
-        raise BadInput(f"{file}: no summary of ranks: its times cannot be real")
-    return ranks
+    wrong = wrong_in(document, LONGEST_AXIS_NS)
+    if wrong is not None:
+        raise BadInput(f"{file}: no summary of ranks: {wrong}")
+    return document.ranks
