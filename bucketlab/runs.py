@@ -14,11 +14,16 @@ from typing import TypeVar
 import msgspec
 
 from bucketlab.errors import BadInput
+from bucketlab.schema.limits import wrong_in
 from bucketlab.schema.profile import SCHEMA, Profile
 from bucketlab.worker.config import Launch
 
 PROFILE = "profile.json"
 RUN = "run.json"
+LATEST = "latest"  # for a run's name: the newest
+_MOST_NAMED = 8
+
+_LARGEST_BYTES = 2**29
 
 T = TypeVar("T")
 
@@ -109,28 +114,68 @@ def load_document(path: Path, kind: type[T], schema: str, whose: str, remedy: st
         BadInput: it is not there, is damaged, or is of another schema.
     """
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=kind)
+        text = path.read_bytes() if path.stat().st_size <= _LARGEST_BYTES else b""
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of {whose}.") from error
-    except msgspec.DecodeError as error:
+    if not text:
+        raise BadInput(f"{path} is empty, or too large for a {schema} file. {remedy}")
+    try:
+        found = msgspec.json.decode(text, type=_Versioned).schema
+        if found != schema:
+            raise BadInput(f"{path} is {found[:80]!r}; this release reads {schema}. {remedy}")
+        document = msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # text that is none, or nested without end
         raise BadInput(f"{path} is no {schema} file ({error}). {remedy}") from error
-    found = getattr(document, "schema", None)
-    if found != schema:
-        raise BadInput(f"{path} is {found!r}; this release reads {schema}. {remedy}")
+    wrong = wrong_in(document)
+    if wrong is not None:
+        raise BadInput(f"{path} is no {schema} file that can be used: {wrong}. {remedy}")
     return document
 
 
+class _Versioned(msgspec.Struct):
+    """What any of our files says first of itself: another release's may have other fields altogether."""
+
+    schema: str
+
+
+def newest_runs(out: Path) -> list[Path]:
+    """Folders of all whole runs under `out`, the newest first."""
+    profiles = sorted(out.glob(f"*/{PROFILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent for path in profiles]
+
+
 def find_run(name: str | None, out: Path) -> Path:
-    """Folder of a run by name or path; without one, the newest under `out`. Raises BadInput where there is none."""
-    if name is None:
-        runs = sorted(out.glob(f"*/{PROFILE}"), key=lambda path: path.stat().st_mtime)
+    """Folder of a run under `out`, or anywhere by its path.
+
+    Args:
+        name: its path, its name, the beginning of its name and of no other's, or "latest"; None for the newest.
+        out: folder of runs.
+
+    Raises:
+        BadInput: there is no such run, or several; the message names those that there are.
+    """
+    if name is not None:
+        path = Path(name)
+        for folder in (path.parent if path.name == PROFILE else path, out / name):
+            if (folder / PROFILE).is_file():
+                return folder
+    runs = newest_runs(out)
+    if name is None or name == LATEST:
         if not runs:
             raise BadInput(f"there is no profiled run in {out}. Make one: bucketlab profile train.py")
-        return runs[-1].parent
-    for folder in (Path(name), out / name):
-        if (folder / PROFILE).is_file():
-            return folder
-    raise BadInput(f"there is no profiled run {name!r}, neither as a path nor in {out}.")
+        return runs[0]
+    begun = [run for run in runs if name and run.name.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        raise BadInput(f"{name!r} begins the names of {len(begun):,} runs: {_some(begun)}. Give more of the name.")
+    there = f" There are: {_some(runs)}." if runs else " Make one: bucketlab profile train.py"
+    raise BadInput(f"there is no profiled run {name!r}, neither as a path nor in {out}.{there}")
+
+
+def _some(runs: Sequence[Path]) -> str:
+    more = f" and {len(runs) - _MOST_NAMED:,} more" if len(runs) > _MOST_NAMED else ""
+    return ", ".join(run.name for run in runs[:_MOST_NAMED]) + more
 
 
 def is_trace(path: Path) -> bool:
