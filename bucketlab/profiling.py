@@ -113,7 +113,7 @@ def launch_of(job: Job) -> Launch:
 def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str], folder: Path) -> Profiled:
     ended_well = outcome.exit_code == 0 and not outcome.interrupted and not outcome.stalled
     ranks_here = [one.rank for one in outcome.endings if one.ddp_modules and one.steps]
-    if ended_well and ranks_here and 0 not in ranks_here:
+    if ended_well and ranks_here and 0 not in ranks_here and not (folder / PROFILE).is_file():
         with contextlib.suppress(OSError):
             folder.rmdir()
         return Profiled(folder=None, remark="rank 0 runs on another node: the report is there.")
@@ -126,6 +126,8 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
         _write_page(folder)
     if ended_well:
         return Profiled(folder=folder, remark=None)
+    if outcome.stopped:
+        return Profiled(folder=folder, remark="all was measured; processes that train nothing were then stopped.")
     if outcome.stalled or not _all_came_to_their_end(outcome):
         why = why_it_failed(outcome, job, argv, options.timeout_seconds)
         raise WorkFailed(f"{why} What was measured before that is in {folder}.")
@@ -148,10 +150,16 @@ def _write_page(folder: Path) -> None:
 
 
 def _all_came_to_their_end(outcome: Outcome) -> bool:
-    """Whether each rank of this host got to the end of its script, so that only its exit went wrong."""
+    """Whether each training rank of this host got to the end of its script, so that only its exit went wrong.
+
+    Another process may well fail when the ranks that train have been ended: it talks with them.
+    """
     ended = {one.pid for one in outcome.endings if one.error is None and one.failure is None}
     ranks = {one.pid for one in outcome.progress if one.rank >= 0}
-    return ranks <= ended and not any(one.error or one.failure for one in outcome.endings)
+    stopped_ns = min((one.time_ns for one in outcome.endings if one.stopped_by_us), default=None)
+    failed = [one for one in outcome.endings if one.failure or (one.error and one.ddp_modules)]
+    failed += [one for one in outcome.endings if one.error and (stopped_ns is None or one.time_ns < stopped_ns)]
+    return ranks <= ended and not failed
 
 
 def print_stacks(outcome: Outcome) -> None:

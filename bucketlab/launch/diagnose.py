@@ -25,6 +25,8 @@ def why_it_failed(outcome: Outcome, job: Job, argv: Sequence[str], timeout_secon
     if outcome.interrupted:
         return f"interrupted: {job.script} was stopped."
     ours = next((one.failure for one in outcome.endings if one.failure), None)
+    if ours and _has(ours, _OF_A_LOST_PEER) and _silent_exits(outcome):
+        return _rank_exit(outcome, job) or ours
     if ours:
         return ours
     if outcome.stalled:
@@ -37,8 +39,17 @@ def _stall(outcome: Outcome, job: Job, timeout_seconds: float) -> str:
     where = f"after step {steps}" if steps else "before its first step"
     return (
         f"{job.script} made no step for {timeout_seconds:g} s {where} and was stopped; "
-        "the stack of each rank is above. If its steps are that slow, raise --timeout."
+        f"the stack of each rank is above. {_why_it_may_wait(outcome, job)}"
     )
+
+
+def _why_it_may_wait(outcome: Outcome, job: Job) -> str:
+    early = _left_early(outcome)
+    if early is not None:
+        return f"{early[0].upper()}{early[1:]}: the others wait for it. Give all ranks the same number of steps."
+    elsewhere = dict(job.options).get("nnodes", "1") != "1"
+    see = " See whether the nodes still reach each other, and what the others' output says." if elsewhere else ""
+    return f"If its steps are that slow, raise --timeout.{see}"
 
 
 def _script_error(outcome: Outcome, job: Job) -> str | None:
@@ -48,6 +59,8 @@ def _script_error(outcome: Outcome, job: Job) -> str | None:
     first = next((one for one in errors if not _has(one.error, _OF_A_LOST_PEER)), None)
     if first is None and _silent_exits(outcome):
         return None  # these ranks lost a peer that ended without a word
+    if first is None and (early := _left_early(outcome)) is not None:
+        return f"{job.script}: {early}, while others trained on. Give all ranks the same number of steps."
     first = first or errors[0]
     assert first.error is not None
     if _has(first.error, _PORT_IN_USE):
@@ -65,6 +78,21 @@ def _rank_exit(outcome: Outcome, job: Job) -> str | None:
     when = f" after step {last.steps}" if last is not None else ""
     who = f"rank {first.rank} of {job.script}"
     return f"{who} {_manner(first)}{when}, without a Python exception; the others were stopped."
+
+
+def _left_early(outcome: Outcome) -> str | None:
+    """The rank that ended as if all was well, before the others missed it; torchrun calls exit code 0 a success."""
+    missed_ns = min((one.time_ns for one in outcome.endings if one.error), default=None)
+    for one in outcome.endings:
+        before = missed_ns is None or one.time_ns < missed_ns
+        if one.error is None and one.failure is None and one.ddp_modules and not one.stopped_by_us and before:
+            return f"rank {one.rank} came to the end of its script {_when(one)}"
+    told = {one.pid for one in outcome.endings} | {one.pid for one in outcome.exits}
+    silent = [one for one in outcome.progress if one.rank >= 0 and one.pid not in told]
+    # One that torchrun stopped has said nothing either; it is named only if it alone is missing.
+    if len(silent) != 1 or outcome.stalled:
+        return None
+    return f"rank {silent[0].rank} left with exit code 0 after step {silent[0].steps}, as os._exit(0) does"
 
 
 def _silent_exits(outcome: Outcome) -> list[RankExit]:

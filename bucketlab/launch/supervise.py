@@ -39,9 +39,10 @@ _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 10.0  # for the job to end by itself once it was asked to
 _STACK_SECONDS = 2.0
 _HINT_SECONDS = 45.0
+_LEFT_OVER_SECONDS = 15.0  # for processes that do not train, once all that do were ended by us
 _HINT = (
     "bucketlab: no rank has built a DistributedDataParallel module yet. A script that starts its own processes "
-    "(torch.multiprocessing.spawn) is profiled as: bucketlab profile -- python SCRIPT"
+    "(torch.multiprocessing.spawn) is given with its launcher, after two dashes: -- python SCRIPT"
 )
 
 
@@ -55,6 +56,7 @@ class Outcome:
     progress: list[Progress]
     interrupted: bool = False
     stalled: bool = False
+    stopped: bool = False  # by us, when only processes were left that train nothing
     stacks: dict[int, str] = field(default_factory=dict)  # rank -> stacks of its threads
 
 
@@ -112,7 +114,8 @@ def run_plainly(
 
 
 def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: float, display: Display) -> Outcome:
-    interrupted = stalled = False
+    interrupted = stalled = stopped = False
+    left_over_since: float | None = None
     stacks: dict[int, str] = {}
     began = last_sign = time.monotonic()
     hinted = False
@@ -131,6 +134,12 @@ def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: flo
                 stalled = True
                 stacks = _stacks(control)
                 break
+            if not measured:
+                continue
+            left_over_since = (left_over_since or time.monotonic()) if _all_trained(control) else None
+            if left_over_since is not None and time.monotonic() - left_over_since > _LEFT_OVER_SECONDS:
+                stopped = True
+                break
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -142,8 +151,16 @@ def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: flo
         progress=read_progress(control),
         interrupted=interrupted,
         stalled=stalled,
+        stopped=stopped,
         stacks=stacks,
     )
+
+
+def _all_trained(control: Path) -> bool:
+    """Whether each rank that trains came to its end because we ended it."""
+    ended = {one.pid for one in read_endings(control) if one.stopped_by_us}
+    ranks = {one.pid for one in read_progress(control) if one.rank >= 0}
+    return bool(ranks) and ranks <= ended
 
 
 def _environment(config: WorkerConfig) -> dict[str, str]:

@@ -20,6 +20,10 @@ from bucketlab.worker.config import VARIABLE
 
 Action = Callable[[ModuleType], None]
 
+# Exceptions in which torchrun hands on how its ranks ended, or with which all end at Ctrl-C. Where the job only runs to
+# be measured, the command says it in a line; their tracebacks would push the script's own out of sight.
+_TOLD_BY_THE_COMMAND = ("ChildFailedError", "SignalException", "KeyboardInterrupt")
+
 
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Runs an action once a named module has been executed, whoever imports it."""
@@ -55,6 +59,7 @@ def install() -> None:
     if os.getppid() == _config().launcher_pid or "RANK" in os.environ:
         _note_early_exceptions()
     actions: dict[str, Action] = {
+        "torch.distributed.distributed_c10d": _when_groups_exist,
         "torch.nn.parallel.distributed": _when_ddp_exists,
         "torch.optim.optimizer": _when_optimizers_exist,
         "torch.nn.parallel.data_parallel": _note_class("DataParallel"),
@@ -78,12 +83,14 @@ def _follow_the_launcher_into_death() -> None:
 def _note_early_exceptions() -> None:
     """Of torchrun itself, of a script that spawns its ranks, or of a rank before it has imported torch."""
     original = sys.excepthook
+    keeps_running = _config().keep_running
 
     def note(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         with contextlib.suppress(Exception):
             if not observer.cache_info().currsize:  # which notes exceptions itself, and knows more
                 _write_early_error(kind, error)
-        original(kind, error, trace)
+        if keeps_running or kind.__name__ not in _TOLD_BY_THE_COMMAND:
+            original(kind, error, trace)
 
     sys.excepthook = note
 
@@ -121,7 +128,6 @@ def observer() -> Any:
 
 
 def _when_ddp_exists(module: ModuleType) -> None:
-    _ask_nccl_for_its_log()
     original = module.DistributedDataParallel.__init__
 
     @functools.wraps(original)
@@ -143,6 +149,19 @@ def _when_ddp_exists(module: ModuleType) -> None:
 
 def _when_optimizers_exist(module: ModuleType) -> None:
     module.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: observer().optimizer_stepped(optimizer))
+
+
+def _when_groups_exist(module: ModuleType) -> None:
+    """Just before NCCL reads its variables, so that what the script sets itself is left alone."""
+    original = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):
+            _ask_nccl_for_its_log()
+        return original(*args, **kwargs)
+
+    module.init_process_group = init_process_group  # type: ignore[attr-defined]
 
 
 def _ask_nccl_for_its_log() -> None:

@@ -13,25 +13,49 @@ from typing import TypeVar
 import msgspec
 import torch.distributed as dist
 
+from bucketlab.errors import WorkFailed
+
 T = TypeVar("T")
 
 _AGREE_SECONDS = 120.0
+_GAVE_UP = "gave-up"
+_AT_ONCE_SECONDS = 5.0  # longer than rank 0 usually takes to choose
+_LOOK_SECONDS = 0.2
+
+
+class GaveUp(Exception):
+    """Another rank has given up, and says why itself."""
 
 
 class Exchange:
-    """Named values between the ranks of one job. Every method may raise `torch.distributed.DistError`."""
+    """Named values between the ranks of one job.
 
-    def __init__(self, store: dist.Store, rank: int, world_size: int) -> None:
-        self._store = dist.PrefixStore("bucketlab", store)
+    Every method may raise `torch.distributed.DistError`; one that waits also `GaveUp`, and WorkFailed where others do
+    not come.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, world_size: int, prefix: str = "bucketlab") -> None:
+        self._whole = store
+        self._store = dist.PrefixStore(prefix, store)
         self.rank = rank
         self.world_size = world_size
+
+    def within(self, group: dist.ProcessGroup) -> Exchange:
+        """Between the ranks of a group alone, numbered as there."""
+        ranks = dist.get_process_group_ranks(group)
+        prefix = "-".join(["bucketlab", *map(str, ranks)])
+        return Exchange(self._whole, dist.get_rank(group), len(ranks), prefix)
+
+    def give_up(self) -> None:
+        """Lets the others know that this rank comes to no further agreement."""
+        self._set(_GAVE_UP, b"yes")
 
     def from_rank_0(self, key: str, value: T, kind: type[T]) -> T:
         """Rank 0's value, on every rank."""
         if self.rank == 0:
             self._set(key, msgspec.json.encode(value))
             return value
-        self._store.wait([key], timedelta(seconds=_AGREE_SECONDS))
+        self._wait(key, _AGREE_SECONDS)
         return msgspec.json.decode(self._store.get(key), type=kind)
 
     def everybody_is_here(self, key: str, seconds: float) -> bool:
@@ -51,8 +75,24 @@ class Exchange:
             self._store.add(f"{key}/yes", 1)
         if self._store.add(f"{key}/count", 1) == self.world_size:
             self._set(f"{key}/all", b"yes")
-        self._store.wait([f"{key}/all"], timedelta(seconds=_AGREE_SECONDS))
+        self._wait(f"{key}/all", _AGREE_SECONDS)
         return self._store.add(f"{key}/yes", 0) > 0
+
+    def _wait(self, key: str, seconds: float) -> None:
+        """The store's own wait first, since it loses no time; but it would go on when another rank has given up."""
+        try:
+            self._store.wait([key], timedelta(seconds=min(_AT_ONCE_SECONDS, seconds)))
+            return
+        except dist.DistError:
+            deadline = time.monotonic() + seconds - _AT_ONCE_SECONDS
+        while not self._store.check([key]):
+            if self._store.check([_GAVE_UP]):
+                raise GaveUp
+            if time.monotonic() > deadline:
+                raise WorkFailed(
+                    f"not every rank came to the same step within {seconds:g} s: do all of them train the same modules?"
+                )
+            time.sleep(_LOOK_SECONDS)
 
     def _set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)  # type: ignore[arg-type]  # the stub says str, the store takes both
@@ -66,9 +106,8 @@ class Exchange:
         return [self._one_report(f"{key}/{rank}", kind, deadline) for rank in range(self.world_size)]
 
     def _one_report(self, key: str, kind: type[T], deadline: float) -> T | None:
-        patience = max(0.05, deadline - time.monotonic())
         try:
-            self._store.wait([key], timedelta(seconds=patience))
+            self._wait(key, max(0.05, deadline - time.monotonic()))
             return msgspec.json.decode(zlib.decompress(self._store.get(key)), type=kind)
-        except dist.DistError:
+        except (dist.DistError, GaveUp, WorkFailed):
             return None

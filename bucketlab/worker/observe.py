@@ -13,17 +13,27 @@ import functools
 import gc
 import multiprocessing.util
 import os
+import signal
 import sys
+import threading
 import time
 import weakref
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bucketlab.worker.config import WorkerConfig
-from bucketlab.worker.progress import PHASES, STACK_SIGNAL, Ending, ProgressFile, first_line, write_ending
+from bucketlab.worker.progress import (
+    END_SIGNAL,
+    PHASES,
+    STACK_SIGNAL,
+    Ending,
+    ProgressFile,
+    first_line,
+    write_ending,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +92,7 @@ class Observer:
         self.control = Path(config.control)
         self.progress = ProgressFile(self.control) if self.control.is_dir() else None
         self._stacks = self._offer_stacks()
+        self._main_can_be_ended = _let_main_thread_end()
         self._note_exceptions()
         # At interpreter exit, before the process group is gone. A forked child of multiprocessing leaves without
         # atexit, but runs finalizers.
@@ -290,8 +301,11 @@ class Observer:
     # ---- how it ends ------------------------------------------------------------------------------------------
 
     def end_script(self) -> None:
-        """Ends the script as `sys.exit(0)` in it would: its clean-up runs, its exit code is 0."""
+        """Ends the script as `sys.exit(0)` in its main thread would: its clean-up runs, its exit code is 0."""
         self.stopped_by_us = True
+        main = threading.main_thread()
+        if self._main_can_be_ended and threading.current_thread() is not main and main.ident is not None:
+            signal.pthread_kill(main.ident, END_SIGNAL)  # which waits for this thread, or for what it brings
         raise SystemExit(0)
 
     def script_ends(self) -> None:
@@ -344,6 +358,18 @@ class Observer:
         file = (self.control / f"{os.getpid()}.stacks").open("w")
         faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
         return file
+
+
+def _let_main_thread_end() -> bool:
+    """Whether the main thread now ends at a signal, out of whatever it waits for; another's handler is left alone."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(END_SIGNAL) != signal.SIG_DFL:
+        return False
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    signal.signal(END_SIGNAL, leave)
+    return True
 
 
 def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

@@ -31,6 +31,8 @@ PHASES = (
 )
 # Dumps the stacks of all threads; a real-time signal, since scripts and Slurm use SIGUSR1 and SIGUSR2 themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 7
+# Ends the main thread of a script that trains in another one.
+END_SIGNAL = signal.SIGRTMIN + 8
 _LAYOUT = struct.Struct("<8q")  # pid, rank, phase, done, total, steps, heartbeat_ns, reserved
 _SUFFIX = ".progress"
 

@@ -9,6 +9,7 @@ shuts down, when some modules can no longer be imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
@@ -41,7 +42,7 @@ from bucketlab.trace.kineto import read_trace
 from bucketlab.worker import ddp, memory
 from bucketlab.worker.comparison import Comparison, turns, why_not_compared
 from bucketlab.worker.emulate import Emulation
-from bucketlab.worker.exchange import Exchange
+from bucketlab.worker.exchange import Exchange, GaveUp
 from bucketlab.worker.link import LinkMeter
 from bucketlab.worker.progress import PHASES
 from bucketlab.worker.ready import HeldBack, ReadyTimes, why_not_held_back
@@ -63,7 +64,12 @@ _REPEAT_LINK_SECONDS = 3.0
 _TOPOLOGY_ROUNDS, _STEPS_OF_A_TURN = 4, 5
 _STEPS_OF_A_NEW_REDUCER = 2  # the first backward of one is not like the others
 _PATIENCE_WITH_ANOTHER_PROFILER = 50  # steps
+_COMING_SECONDS = 10.0  # how long ranks that train wait for those that may not
 _RANK_SECONDS = 60.0  # how long rank 0 waits for the others' reports
+
+# Capacities that are rehearsed, as parts of all gradients: many buckets and few. How many steps of each.
+_REHEARSED_PARTS = (16, 4)
+_FEWEST_REHEARSED, _MOST_REHEARSED = 4, 8
 
 Flow = Generator[None, "Step", None]
 
@@ -112,6 +118,7 @@ class Session:
                 self.warm.append((yield))
         # Held from here to the report, which may come when the script has already let go of them.
         self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
+        self._find_out_who_trains()
         if self.config.emulate is not None:
             yield from self._run_on_emulated_link(self.config.emulate)
         else:
@@ -142,6 +149,16 @@ class Session:
         self.complete = True
         with self._phase("writing"):
             self._report()
+
+    def _find_out_who_trains(self) -> None:
+        """Where DDP reduces within a group, other ranks may train in groups of their own, or not at all."""
+        group = self.modules[0].process_group
+        if dist.get_world_size(group) == self.world_size or self.exchange.everybody_is_here("train", _COMING_SECONDS):
+            return
+        training = dist.get_world_size(group)
+        self.notes.append(f"{training} of the job's {self.world_size} ranks train this module: only they are measured")
+        self.exchange = self.exchange.within(group)
+        self.rank, self.world_size = self.exchange.rank, self.exchange.world_size
 
     def _look_at_memory_and_buckets(self) -> None:
         self.peak_bytes = memory.peak_bytes(self.device)
@@ -335,6 +352,10 @@ class Session:
 
     def _give_up(self, error: Exception) -> None:
         self._enter("done")  # nothing more comes from here, and the launch must not wait for it
+        if isinstance(error, GaveUp):
+            return
+        with contextlib.suppress(dist.DistError):
+            self.exchange.give_up()
         self._note_failure(error)
         if self.config.keep_running:  # the launch tells of it when the script ends, which may be days away
             print(f"bucketlab: {self.observer.failure} The script trains on.", file=sys.stderr)
