@@ -8,29 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch.command import Job, launch_command, without_secrets
 from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.sweep import Search, Sweep
+from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
+from bucketlab.runs import load_card, load_profile, newest_runs
+from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Tuning
 from bucketlab.tensorboard.scalars import write_trials
 from bucketlab.tune.files import DATABASE, RESULT, LiveStudy, find_result, load_result, read_live, study_name
+from bucketlab.tune.groups import Choices
 from bucketlab.tune.records import blame, check_storage, shown_url
+from bucketlab.tune.space import JobFacts, Space
 from bucketlab.worker.config import Setting, TuneTask, WorkerConfig
 from bucketlab.worker.progress import PHASES
 
 # Launches in a row that ended before they measured a single block.
 _MOST_IN_VAIN = 2
-_MOST_CRASHES = 8
+MOST_CRASHES = 8
 _WARMUP_STEPS = 5
 _LATER_AFTER_A_CRASH = 7
+_FEW = 3  # layouts, from which on there is something to choose
+_ELSEWHERE = "rank 0 runs on another node: the result is there."
 _FOREVER_SECONDS = 10 * 365 * 24 * 3600.0
 
 
@@ -48,6 +57,7 @@ class TuneOptions:
     predict: bool = True
     timeout_seconds: float = 1800.0
     keep_running: bool = False
+    choices: Choices = field(default_factory=dict)  # environment variables to search too: see `environments`
     relaunch: bool = False  # each block in a launch of its own, its setting given to DDP's constructor
     output_to_stderr: bool = False
 
@@ -66,8 +76,8 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         BadInput: nothing was started: no such script or storage, a sweep's link that is not here.
         WorkFailed: the study could not be finished; what it has measured is kept, and the same command goes on.
     """
-    argv = launch_command(job)
-    further_environment = pinned(options.sweep)
+    launch_command(job)  # to fail before anything is written
+    environment = pinned(options.sweep)
     folder, study, storage = _place(job, options)
     try:
         check_storage(storage, study)
@@ -75,8 +85,8 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         with contextlib.suppress(OSError):  # there may be a study in it
             folder.rmdir()
         raise
+    task = _task(options, folder, study, storage)
     if options.relaunch:
-        task = _task(options, folder, study, storage)
         result = tune_by_launches(
             job,
             task,
@@ -88,34 +98,100 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
             ),
         )
         if result is None:
-            return Tuned(None, None, ["rank 0 runs on another node: the result is there."])
+            return Tuned(None, None, [_ELSEWHERE])
         write_trials(result, folder)
         return Tuned(folder, result, [])
-    remarks = _not_searched(options.sweep)
+    if options.choices and _is_finished(folder):
+        return Tuned(folder, load_result(folder), [])
+    done = run_study(
+        job,
+        Study(
+            task=task,
+            sweep=options.sweep,
+            emulate=options.emulate,
+            environment=environment,
+            timeout_seconds=options.timeout_seconds,
+            keep_running=options.keep_running,
+            output_to_stderr=options.output_to_stderr,
+        ),
+    )
+    if done.result is not None:
+        write_trials(done.result, folder)
+    return done
+
+
+def what_profiles_tell(job: Job, runs: Path, search: Search) -> str | None:
+    """Of a study that has little to choose from, before it is launched; None where no profile says so."""
+    profile = _profiled_before(job, runs)
+    if profile is None:
+        return None
+    count = Space(JobFacts.of(profile, takes_lists(profile.versions.get("torch", ""))), search).count_others()
+    if count >= _FEW:
+        return None
+    ways = "no other way" if not count else f"{count} other way{'s' if count > 1 else ''}"
+    return f"run {profile.run} of this script: {ways} to form buckets of its gradients, so there is little to tune."
+
+
+def _profiled_before(job: Job, runs: Path) -> Profile | None:
+    """The newest of the same command."""
+    words = without_secrets(job.target)
+    for folder in newest_runs(runs):
+        with contextlib.suppress(BadInput):
+            if load_card(folder).command == words:
+                return load_profile(folder)
+    return None
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is measured in a job's launches, and how often one that fails is launched again."""
+
+    task: TuneTask
+    sweep: Sweep | None = None
+    emulate: Sweep | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the job, beside this process's
+    timeout_seconds: float = 1800.0
+    most_crashes: int = MOST_CRASHES
+    keep_running: bool = False
+    output_to_stderr: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.task.folder)
+
+
+def run_study(job: Job, study: Study) -> Tuned:
+    """Runs one study to its end, in one launch of the job where the job lasts that long.
+
+    Raises:
+        BadInput: nothing was started: no such script.
+        WorkFailed: the study could not be finished; what it has measured is kept, and the same call goes on.
+    """
+    argv = launch_command(job)
     places: set[tuple[int, str] | None] = set()
     in_vain = crashes = 0
     while True:
         lives: list[LiveStudy] = []
         outcome = supervise(
             argv,
-            lambda control: _worker_config(job, options, folder, study, storage, control, crashes),  # noqa: B023
-            options.timeout_seconds,
-            options.output_to_stderr,
-            further_environment,
+            lambda control: _worker_config(job, study, control, crashes),  # noqa: B023
+            study.timeout_seconds,
+            study.output_to_stderr,
+            study.environment,
             on_end=lambda control: _note_live(control, lives),  # noqa: B023  # called before the loop goes round
         )
         print_stacks(outcome)
         if any(one.study_over for one in outcome.endings):
-            return _judge(outcome, job, argv, options, folder, remarks)
-        why = _why_not_over(outcome, job, argv, options)
+            return _judge(outcome, job, argv, study)
+        why = _why_not_over(outcome, job, argv, study)
         if outcome.interrupted:
-            raise WorkFailed(f"{why} {_goes_on(study, storage)}")
+            raise Interrupted(f"{why}{_goes_on(study.task)}")
         nothing_to_tune = not outcome.exit_code and not any(one.ddp_modules for one in outcome.endings)
         if nothing_to_tune or any(one.failure for one in outcome.endings):
             raise WorkFailed(why)  # another launch would meet it again
         live = lives[0] if lives else None
-        if options.keep_running and not outcome.exit_code and (folder / RESULT).is_file():
-            return Tuned(folder, load_result(folder), [f"{why} It has trained to its own end."])
+        if study.keep_running and not outcome.exit_code and (study.folder / RESULT).is_file():
+            return Tuned(study.folder, load_result(study.folder), [f"{why} It has trained to its own end."])
         crashed = bool(outcome.exit_code) or outcome.stalled
         place = _place_of_crash(outcome)
         if crashed and place is not None and place in places:
@@ -124,15 +200,16 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
             )
         places.add(place)
         if crashed and live is not None and live.in_force is not None:
-            blame(storage, study, live.in_force, why)
-        if options.keep_running:  # nobody but the user begins a training anew
-            raise WorkFailed(f"{why} {_goes_on(study, storage)}")
+            blame(study.task.storage, study.task.study, live.in_force, why)
+        if study.keep_running:  # nobody but the user begins a training anew
+            raise WorkFailed(f"{why}{_goes_on(study.task)}")
         crashes += crashed
         measured_something = any(PHASES[one.phase] == "tuning" and one.done for one in outcome.progress)
         in_vain = 0 if measured_something or (live and live.in_force is not None) else in_vain + 1
-        if in_vain >= _MOST_IN_VAIN or crashes > _MOST_CRASHES or (crashed and not measured_something and live is None):
-            raise WorkFailed(f"{why} {_goes_on(study, storage) if live else ''}".strip())
-        _say(f"launched again: {why if crashed else 'the script ended before the study did.'}")
+        hopeless = crashed and not measured_something and live is None
+        if in_vain >= _MOST_IN_VAIN or crashes > study.most_crashes or hopeless:
+            raise WorkFailed(f"{why}{_goes_on(study.task) if live else ''}")
+        say(f"launched again: {why if crashed else 'the script ended before the study did.'}")
 
 
 def _place(job: Job, options: TuneOptions) -> tuple[Path, str, str]:
@@ -140,57 +217,66 @@ def _place(job: Job, options: TuneOptions) -> tuple[Path, str, str]:
     link = options.emulate or options.sweep
     words = [*job.target, *(f"--{name}={value}" for name, value in job.options), *job.flags]
     name = options.study or study_name(job.name, words, link.name if link else "")
+    if name in (".", "..") or re.search(r"[/\\\0]", name):  # one that a sweep's name is part of may come from anywhere
+        raise BadInput(f"--study {name}: must be a name. The folder of studies is chosen with --out.")
     folder = options.out / name
     if options.study is None:
         number = 2
-        while _is_finished(folder):
-            _say(f"study {folder.name} is finished, its result is in {folder}; this one is {name}-{number}.")
+        while _is_finished(folder, options.choices):
+            say(f"study {folder.name} is finished, its result is in {folder}; this one is {name}-{number}.")
             folder = options.out / f"{name}-{number}"
             number += 1
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot write to {folder}: {error.strerror}. Choose another folder with --out.") from error
-    storage = options.storage or f"sqlite:///{(folder / DATABASE).resolve()}"
-    return folder, folder.name, storage
+    return folder, folder.name, storage_of(options, folder)
 
 
-def _is_finished(folder: Path) -> bool:
+def storage_of(options: TuneOptions, folder: Path) -> str:
+    return options.storage or f"sqlite:///{(folder / DATABASE).resolve()}"
+
+
+def _is_finished(folder: Path, choices: Choices | None = None) -> bool:
+    """Whether buckets are tuned, and where variables of the environment are searched too, these as well."""
     try:
-        return load_result(folder).finished
+        result = load_result(folder)
     except BadInput:
         return False
+    return result.finished and (not choices or (result.environment is not None and result.environment.finished))
 
 
-def _worker_config(
-    job: Job, options: TuneOptions, folder: Path, study: str, storage: str, control: Path, crashes: int
-) -> WorkerConfig:
+def _worker_config(job: Job, study: Study, control: Path, crashes: int) -> WorkerConfig:
     return WorkerConfig(
-        out=str(folder.parent.resolve()),
-        run=folder.name,
+        out=str(study.folder.parent),
+        run=study.folder.name,
         control=str(control),
         launcher_pid=os.getpid(),
         script=job.script,
         command=without_secrets(job.target),
         task="tune",
-        tune=_task(options, folder, study, storage),
-        wanted_link=options.sweep.link.kind if options.sweep else "",
-        emulate=options.emulate.link if options.emulate else None,
-        keep_running=options.keep_running,
+        tune=study.task,
+        wanted_link=study.sweep.link.kind if study.sweep else "",
+        emulate=study.emulate.link if study.emulate else None,
+        keep_running=study.keep_running,
         # What a setting does then happens at another step than before, and what the script does at the same.
         warmup_steps=_WARMUP_STEPS + _LATER_AFTER_A_CRASH * crashes,
     )
 
 
-def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneTask:
+def search_of(options: TuneOptions) -> Search:
     link = options.emulate or options.sweep
+    return link.search if link else Search()
+
+
+def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneTask:
     return TuneTask(
         study=study,
         storage=storage,
         folder=str(folder.resolve()),
         trials=options.trials,
         steps=options.steps,
-        search=link.search if link else Search(),
+        search=search_of(options),
         predict=options.predict,
     )
 
@@ -207,15 +293,8 @@ def _place_of_crash(outcome: Outcome) -> tuple[int, str] | None:
     return (steps, f"exit code {codes[0]}") if codes else None
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(f"bucketlab: {line}", file=sys.stderr)
-
-
-def _not_searched(sweep: Sweep | None) -> list[str]:
-    if sweep is None or not sweep.search.nccl:
-        return []
-    names = ", ".join(sweep.search.nccl)
-    return [f"{names} of sweep {sweep.name} need a launch for each value, and are not searched: tune once with each."]
 
 
 def _note_live(control: Path, lives: list[LiveStudy]) -> None:
@@ -224,38 +303,30 @@ def _note_live(control: Path, lives: list[LiveStudy]) -> None:
         lives.append(live)
 
 
-def _why_not_over(outcome: Outcome, job: Job, argv: list[str], options: TuneOptions) -> str:
+def _why_not_over(outcome: Outcome, job: Job, argv: list[str], study: Study) -> str:
     if not outcome.exit_code and not outcome.interrupted and not outcome.stalled:
         failure = next((one.failure for one in outcome.endings if one.failure), None)
         most = max((one.steps for one in outcome.endings), default=0)
         if failure is None and most:
             return f"{job.script} ended after {most} steps, before the study was over."
-    return why_it_failed(outcome, job, argv, options.timeout_seconds)
+    return why_it_failed(outcome, job, argv, study.timeout_seconds)
 
 
-def _judge(
-    outcome: Outcome,
-    job: Job,
-    argv: list[str],
-    options: TuneOptions,
-    folder: Path,
-    remarks: list[str],
-) -> Tuned:
+def _judge(outcome: Outcome, job: Job, argv: list[str], study: Study) -> Tuned:
     failure = next((one.failure for one in outcome.endings if one.failure), None)
     if failure:
         raise WorkFailed(failure)
     ranks_here = [one.rank for one in outcome.endings if one.ddp_modules and one.steps]
     if 0 not in ranks_here:
-        return Tuned(None, None, [*remarks, "rank 0 runs on another node: the result is there."])
-    result = load_result(folder)
-    write_trials(result, folder)
-    if outcome.exit_code and options.keep_running:
-        raise WorkFailed(f"{why_it_failed(outcome, job, argv, options.timeout_seconds)} The study is in {folder}.")
-    return Tuned(folder, result, remarks)
+        return Tuned(None, None, [_ELSEWHERE])
+    if outcome.exit_code and study.keep_running:
+        why = why_it_failed(outcome, job, argv, study.timeout_seconds)
+        raise WorkFailed(f"{why} The study is in {study.folder}.")
+    return Tuned(study.folder, load_result(study.folder), [])
 
 
-def _goes_on(study: str, storage: str) -> str:
-    return f"What study {study} has measured is kept in {shown_url(storage)}; the same command goes on."
+def _goes_on(task: TuneTask) -> str:
+    return f" What study {task.study} has measured is kept in {shown_url(task.storage)}; the same command goes on."
 
 
 # ---- run --------------------------------------------------------------------------------------------------------
@@ -271,12 +342,16 @@ def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool = Fa
     argv = launch_command(job)
     folder = find_result(study, out) if study is not None else _result_for(job, out)
     result = load_result(folder)
+    variables = result.environment.variables if result.environment and result.environment.significant else {}
+    for name in [one for one in variables if os.environ.get(one, variables[one]) != variables[one]]:
+        say(f"{name} is set here, to {os.environ[name]}: it stays, though study {result.study} had {variables[name]}.")
     setting = Setting(
         candidate=result.best.candidate() if result.significant else CURRENT,
         study=result.study,
         job=result.job,
         interconnect=result.interconnect if result.kind == "measured" else "",
         bucket_bytes=(result.best if result.significant else result.baseline).bucket_bytes,
+        variables={name: value for name, value in variables.items() if name not in os.environ},
     )
     outcome = supervise(
         argv,
@@ -293,7 +368,7 @@ def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool = Fa
         ),
         _FOREVER_SECONDS,
         output_to_stderr,
-        {},
+        setting.variables,
         plain=True,
     )
     if outcome.interrupted or outcome.exit_code:

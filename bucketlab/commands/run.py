@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from bucketlab.commands.common import LaunchCommand, job_of, launch_options, say_all
-from bucketlab.commands.studies import show_study, study_options
+from bucketlab.commands.studies import show_study, study_of, study_options
 from bucketlab.errors import BadInput
 
 
@@ -21,41 +21,22 @@ def run(
     target: tuple[str, ...],
     own_launcher: bool,
     autotune: bool,
-    out: Path,
-    study: str | None,
-    storage: str | None,
-    trials: int,
-    steps: int | None,
     emulate: str | None,
-    no_prediction: bool,
-    timeout: float,
-    **launch: Any,
+    **options: Any,
 ) -> None:
     """Train SCRIPT with the bucket setting that a study found for it; the script is not changed.
 
     The options of studies matter to --autotune alone, but for --out and --study, which say where the setting is.
     """
-    from bucketlab.tuning import TuneOptions, run_with
+    from bucketlab.tuning import run_with
     from bucketlab.tuning import tune as run_study
 
-    job = job_of(target, own_launcher, launch)
+    job, study = job_of(target, own_launcher, options), study_of(options)
     if not autotune:
-        run_with(job, study, out)
+        run_with(job, study.study, study.out)
         return
     if emulate:
         raise BadInput("--autotune trains on, and --emulate slows training down: give one of them.")
-    done = run_study(
-        job,
-        TuneOptions(
-            out=out,
-            study=study,
-            storage=storage,
-            trials=trials,
-            steps=steps,
-            predict=not no_prediction,
-            timeout_seconds=timeout,
-            keep_running=True,
-        ),
-    )
+    done = run_study(job, replace(study, keep_running=True))
     say_all(done.remarks)
     show_study(done.folder)

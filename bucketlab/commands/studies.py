@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from bucketlab.tuning import TuneOptions
 
 _STUDY_OPTIONS = [
     click.option(
@@ -20,9 +23,16 @@ _STUDY_OPTIONS = [
     click.option("--trials", type=click.IntRange(1), default=40, help="Layouts to try.", show_default=True),
     click.option("--steps", type=click.IntRange(50), help="Training steps to spend in a launch, at most."),
     click.option("--emulate", metavar="NAME|FILE", help="Tune on a sweep's link that is not there."),
-    click.option("--no-prediction", is_flag=True, help="Do not begin with what prediction thinks best."),
+    click.option(
+        "--no-prediction",
+        "predict",
+        flag_value=False,
+        default=True,
+        help="Do not begin with what prediction thinks best.",
+    ),
     click.option(
         "--timeout",
+        "timeout_seconds",
         type=click.FloatRange(1),
         default=1800.0,
         help="Seconds without a step before the job is stopped.",
@@ -35,6 +45,14 @@ def study_options(command: Any) -> Any:
     for option in reversed(_STUDY_OPTIONS):
         command = option(command)
     return command
+
+
+def study_of(options: dict[str, Any]) -> TuneOptions:
+    """What the options of studies said; other commands' own options come on top of it."""
+    from bucketlab.tuning import TuneOptions
+
+    names = ("out", "study", "storage", "trials", "steps", "predict", "timeout_seconds")
+    return TuneOptions(**{name: options[name] for name in names})
 
 
 def show_study(folder: Path | None) -> None:

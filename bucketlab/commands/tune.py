@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from bucketlab.commands.common import LaunchCommand, job_of, launch_options, print_json, say, say_all
-from bucketlab.commands.studies import show_study, study_options
+from bucketlab.commands.studies import show_study, study_of, study_options
 from bucketlab.errors import BadInput
 from bucketlab.launch.command import HIDDEN, TORCHRUN_OPTIONS, Job
 
@@ -18,6 +19,14 @@ from bucketlab.launch.command import HIDDEN, TORCHRUN_OPTIONS, Job
 @study_options
 @click.option("--relaunch", is_flag=True, help="Try each setting in a launch of its own: slow, for jobs that need it.")
 @click.option("--sweep", "sweeps", multiple=True, metavar="NAME|FILE", help="Link and search space; one study each.")
+@click.option("--nccl", "with_nccl", is_flag=True, help="Search NCCL's settings too, in launches of their own.")
+@click.option(
+    "--launches",
+    type=click.IntRange(1),
+    default=36,
+    help="Launches that environment variables may take, NCCL's or those in a sweep.",
+    show_default=True,
+)
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
 )
@@ -26,50 +35,53 @@ from bucketlab.launch.command import HIDDEN, TORCHRUN_OPTIONS, Job
 def tune(
     target: tuple[str, ...],
     own_launcher: bool,
-    out: Path,
-    study: str | None,
-    storage: str | None,
-    trials: int,
-    steps: int | None,
     emulate: str | None,
-    no_prediction: bool,
-    timeout: float,
     relaunch: bool,
     sweeps: tuple[str, ...],
+    with_nccl: bool,
+    launches: int,
     runs: Path,
     as_json: bool,
-    **launch: Any,
+    **options: Any,
 ) -> None:
     """Find the bucket size that trains SCRIPT fastest, with a confidence interval, in one launch of it.
 
     The buckets are changed between training steps; the script is not, and ends when the answer is found. Without a
     SCRIPT, the one last profiled.
     """
+    from bucketlab.environments import choices_of, search_environment
     from bucketlab.link.sweep import load_sweep
-    from bucketlab.tuning import TuneOptions
+    from bucketlab.tuning import search_of, what_profiles_tell
     from bucketlab.tuning import tune as run
 
     if emulate and sweeps:
         raise BadInput("--sweep pins a link that is here, --emulate stands in for one that is not: give one of them.")
-    job = job_of(target, own_launcher, launch) if target else _last_profiled(runs, launch)
+    if with_nccl and emulate:
+        raise BadInput("--nccl searches what shapes the real link, --emulate stands in for it: give one of them.")
+    job = job_of(target, own_launcher, options) if target else _last_profiled(runs, options)
     names: tuple[str | None, ...] = sweeps or (None,)
     loaded = [load_sweep(name) if name else None for name in names]
     tuned = []
-    for sweep in loaded:
-        options = TuneOptions(
-            out=out,
-            study=study if len(loaded) == 1 or not study or sweep is None else f"{study}-{sweep.name}",
-            storage=storage,
-            trials=trials,
-            steps=steps,
+    emulated = load_sweep(emulate) if emulate else None
+    searched = [choices_of(sweep or emulated, with_nccl, job, launches) for sweep in loaded]
+    if relaunch and any(searched):
+        raise BadInput("--relaunch tries buckets in launches, and variables of the environment would multiply them.")
+    for sweep, choices in zip(loaded, searched, strict=True):
+        study = replace(
+            study_of(options),
             sweep=sweep,
-            emulate=load_sweep(emulate) if emulate else None,
-            predict=not no_prediction,
-            timeout_seconds=timeout,
+            emulate=emulated,
+            choices=choices,
             relaunch=relaunch,
             output_to_stderr=as_json,
         )
-        done = run(job, options)
+        if len(loaded) > 1 and study.study and sweep is not None:
+            study = replace(study, study=f"{study.study}-{sweep.name}")
+        if (told := what_profiles_tell(job, runs, search_of(study))) is not None:
+            say(told)
+        done = run(job, study)
+        if choices:
+            done = search_environment(job, study, launches, done)
         say_all(done.remarks)
         if not as_json:
             show_study(done.folder)
@@ -79,10 +91,10 @@ def tune(
         print_json(tuned[0] if len(loaded) == 1 else tuned)
 
 
-def _last_profiled(runs: Path, launch: dict[str, Any]) -> Job:
+def _last_profiled(runs: Path, options: dict[str, Any]) -> Job:
     from bucketlab.runs import find_run, load_card
 
-    if any(launch[name.replace("-", "_")] is not None for name in TORCHRUN_OPTIONS):
+    if any(options[name.replace("-", "_")] is not None for name in TORCHRUN_OPTIONS):
         raise BadInput("launch options need a script after them. Usage: bucketlab tune [options] train.py")
     card = load_card(find_run(None, runs))
     how = card.launch

@@ -32,6 +32,8 @@ _INSIDE_A_HOST: tuple[Kind, ...] = ("nvlink", "pcie", "shared-memory")
 # No link of today comes near these; a figure beyond them is in another unit.
 _FASTEST_GB_S = 1e5
 _SLOWEST_US = 1e6
+# A sweep is data, and may be someone else's.
+_LOADS_CODE = re.compile(r"LD_\w+|DYLD_\w+|PYTHON\w*|PATH|ENV|BASH_ENV|BUCKETLAB_\w+|NCCL_(NET|TUNER|PROFILER)_PLUGIN")
 
 LatencyUs = Annotated[float, msgspec.Meta(ge=0, le=_SLOWEST_US)]
 BandwidthGbS = Annotated[float, msgspec.Meta(gt=0, le=_FASTEST_GB_S)]
@@ -78,7 +80,8 @@ class Search(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
     compression: list[Literal["fp16", "bf16", "powersgd"]] = []
-    nccl: dict[str, list[str]] = {}  # variable -> values to try; a launch for each
+    nccl: dict[str, list[str]] = {}  # variable of NCCL's -> values to try, where --nccl asks for it
+    environment: dict[str, list[str]] = {}  # any other variable of the job's -> values to try, in launches
 
 
 class Sweep(msgspec.Struct, kw_only=True):
@@ -275,6 +278,9 @@ class _Reader:
         if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
             self._tell((*keys, name), f"{name!r} is no name of an environment variable")
             return False
+        if _LOADS_CODE.fullmatch(name):
+            self._tell((*keys, name), f"{name} chooses code that is run, which no sweep may")
+            return False
         close = difflib.get_close_matches(name, PINNING, n=1, cutoff=0.88)
         if close and close[0] != name:
             self._tell((*keys, name), f"NCCL would pass over {name}: did you mean {close[0]}?")
@@ -333,8 +339,10 @@ class _Reader:
             bounds = good.get(key)
             if isinstance(bounds, Range) and bounds.low > bounds.high:
                 self._tell(("search", key), f"{key}: low = {bounds.low:g} is above high = {bounds.high:g}")
-        for name in good.get("nccl", {}):
-            self._variable_name(name, ("search", "nccl"))
+        for key in ("nccl", "environment"):
+            for name, values in good.get(key, {}).items():
+                if self._variable_name(name, ("search", key)) and not values:
+                    self._tell(("search", key, name), f"{name} has no values to try")
         return Search(**good) if self._whole(Search, good, table, ("search",)) else None
 
 

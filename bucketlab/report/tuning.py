@@ -14,7 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab.report import units
-from bucketlab.schema.tuning import CURRENT, Candidate, TunedSetting, TunedTrial, Tuning
+from bucketlab.schema.tuning import (
+    CURRENT,
+    Candidate,
+    Launched,
+    TunedEnvironment,
+    TunedSetting,
+    TunedTrial,
+    Tuning,
+)
+from bucketlab.tune.groups import gains_of
 from bucketlab.tune.tuner import Progress
 
 MOST_COLUMNS = 120
@@ -33,11 +42,13 @@ def print_tuning(result: Tuning, console: Console) -> None:
         result: of a finished study or of one that was interrupted; the report says which.
         console: its width and colours are respected.
     """
-    _put(console, _answer(result), "bold")
-    _put(console, Text(units.shown(_basis(result), console.encoding), "dim"))
+    _put(console, answer(result), "bold")
+    _put(console, Text(units.shown(basis(result), console.encoding), "dim"))
     if result.significant:
         _heading(console, "To apply it", "in the script, or with no change: bucketlab run")
         _put_whole(console, result.how_to_apply.splitlines())
+    if result.environment is not None:
+        _print_environment(result.environment, result.kind, console)
     curve = _curve(result, console.options.ascii_only)
     if curve:
         _heading(console, "Step time", f"{result.kind}, part of the current setting's, against bucket_cap_mb")
@@ -97,8 +108,11 @@ def progress_curve(progress: Progress, ascii_only: bool) -> list[str]:
 # ---- the answer -----------------------------------------------------------------------------------------------
 
 
-def _answer(result: Tuning) -> Text:
+def answer(result: Tuning) -> Text:
+    """The sentence that a study ends in."""
     best = _named(result.best.candidate())
+    if result.environment is not None and result.environment.significant:
+        best = f"{_spelt(result.environment.variables)} with {best}"
     if result.significant and result.speedup is not None:
         times = f"{units.duration(result.best.step_ns)} a step instead of {units.duration(result.baseline.step_ns)}"
         return Text.assemble(
@@ -121,17 +135,28 @@ def _interval(result: Tuning) -> str:
     return f"95 % interval {_signed(result.ci95[0])} to {_signed(result.ci95[1])}"
 
 
-def _basis(result: Tuning) -> str:
+def basis(result: Tuning) -> str:
+    """What the answer rests on."""
     current = "DDP's default" if result.current_is_default else _named(result.baseline.candidate())
     parts = [
         f"{result.kind} against {current}",
         units.counted(result.job.world_size, "rank"),
         result.interconnect,
         units.counted(sum(not trial.is_current for trial in result.trials), "trial"),
-        f"final race of {units.counted(result.rounds, 'round')}",
+        _race(result),
         f"{units.counted(result.steps, 'step')} {_where_spent(result)}",
     ]
     return "; ".join([", ".join(part for part in parts if part), result.reason])
+
+
+def _race(result: Tuning) -> str:
+    if result.environment and result.environment.significant:
+        return f"final race of {_pairs_of_launches(result.rounds)}"
+    return f"final race of {units.counted(result.rounds, 'round')}"
+
+
+def _pairs_of_launches(count: int) -> str:
+    return f"{units.counted(count, 'pair')} of launches"
 
 
 def _where_spent(result: Tuning) -> str:
@@ -166,6 +191,75 @@ def _signed(part: float) -> str:
     digits = 1 if abs(part) < 0.995 else 0
     text = f"{100 * part:+.{digits}f}"
     return ("0.0" if float(text) == 0 else text) + " %"
+
+
+# ---- variables of the environment ------------------------------------------------------------------------------
+
+
+def _print_environment(environment: TunedEnvironment, kind: str, console: Console) -> None:
+    remark = f"{kind}, a launch for each line; speed-up over launches of the environment as it is nearby"
+    _heading(console, "Environment", remark)
+    _put(console, Text(_INDENT + units.shown(_what_they_gain(environment), console.encoding)))
+    _put(console, _launches(environment))
+    for group, failure in _failures(environment):
+        _put(console, Text(_INDENT + units.shown(f"{group} failed: {failure}", console.encoding), "red"))
+    for note in environment.notes:
+        _put(console, Text(_INDENT + units.shown(note, console.encoding)))
+
+
+def _what_they_gain(environment: TunedEnvironment) -> str:
+    if environment.ci95 is None or environment.speedup is None:
+        return f"Keep the environment as it is: {environment.reason}."
+    interval = f"95 % interval {_signed(environment.ci95[0])} to {_signed(environment.ci95[1])}"
+    gain = f"{_signed(environment.speedup)} ({interval}, {_pairs_of_launches(environment.rounds)})"
+    if environment.significant:
+        return f"{_spelt(environment.variables)}: {gain} over the best buckets in the environment as it is."
+    return f"Keep the environment as it is: {_spelt(environment.variables)}, the best, makes {gain}."
+
+
+def _launches(environment: TunedEnvironment) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(_INDENT + "variables", no_wrap=False)
+    for heading in ("launches", "ms", "speed-up"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("buckets")
+    for group, launches in _by_group(environment.launches):
+        measured = [one.setting.step_ns for one in launches if one.setting and one.setting.step_ns is not None]
+        if not measured:
+            continue
+        setting = next(one.setting for one in launches if one.setting is not None)
+        tuned = any(one.is_tuned for one in launches)
+        gain = _gain_nearby(environment.launches, group)
+        table.add_row(
+            Text(_INDENT + (_spelt(group) or "as it is")),
+            str(len(launches)),
+            units.milliseconds(median(measured)),
+            units.NOTHING if gain is None else _signed(gain),
+            _named(setting.candidate()) if tuned else "the script's own",
+            style="green" if environment.significant and group == environment.variables else "",
+        )
+    return table
+
+
+def _gain_nearby(launches: Sequence[Launched], group: dict[str, str]) -> float | None:
+    gains = {_spelt(one): gain for one, gain in gains_of(launches)}
+    gain = gains.get(_spelt(group))
+    return None if gain is None else math.expm1(gain)
+
+
+def _by_group(launches: Sequence[Launched]) -> list[tuple[dict[str, str], list[Launched]]]:
+    found: dict[str, tuple[dict[str, str], list[Launched]]] = {}
+    for one in launches:
+        found.setdefault(_spelt(one.variables), (one.variables, []))[1].append(one)
+    return list(found.values())
+
+
+def _failures(environment: TunedEnvironment) -> list[tuple[str, str]]:
+    return [(_spelt(one.variables), one.failure) for one in environment.launches if one.failure is not None]
+
+
+def _spelt(variables: dict[str, str]) -> str:
+    return " ".join(f"{name}={units.shown(value)}" for name, value in sorted(variables.items()))
 
 
 # ---- the curve ------------------------------------------------------------------------------------------------
@@ -227,10 +321,10 @@ def _trials(result: Tuning) -> Table:
     for trial in shown:
         table.add_row(
             str(trial.number),
-            _setting_of(trial),
+            setting_of(trial),
             f"{len(trial.bucket_bytes):,}",
             units.mebibytes(max(trial.bucket_bytes, default=0)),
-            _milliseconds(trial, result.baseline),
+            units.milliseconds(step_ns_of(trial, result.baseline)),
             units.NOTHING if trial.is_current else _signed(trial.speedup or 0.0),
             f"{len(trial.step_ns):,}",
             "the current setting" if trial.is_current else "in the final race" if trial.finalist else "",
@@ -241,18 +335,19 @@ def _trials(result: Tuning) -> Table:
     return table
 
 
-def _milliseconds(trial: TunedTrial, baseline: TunedSetting) -> str:
-    """Of a step, if all had been measured when the current setting took its median time: machines drift."""
+def step_ns_of(trial: TunedTrial, baseline: TunedSetting) -> float | None:
+    """A trial's step, if all had been measured when the current setting took its median time: machines drift."""
     if baseline.step_ns is None or trial.speedup is None:
-        return units.milliseconds(median(trial.step_ns)) if trial.step_ns else units.NOTHING
-    return units.milliseconds(baseline.step_ns / (1 + (0.0 if trial.is_current else trial.speedup)))
+        return median(trial.step_ns) if trial.step_ns else None
+    return baseline.step_ns / (1 + (0.0 if trial.is_current else trial.speedup))
 
 
 def _is_best(trial: TunedTrial, best: TunedSetting) -> bool:
     return trial.finalist and trial.bucket_bytes == best.bucket_bytes
 
 
-def _setting_of(trial: TunedTrial) -> str:
+def setting_of(trial: TunedTrial) -> str:
+    """What was tried, in a few words."""
     if not trial.params:
         return "the current buckets"
     names = {"bucket_cap_mb": "", "first_bucket_mb": "first ", "bucket_cap_mb_list": "list "}
@@ -269,7 +364,7 @@ def _setting_of(trial: TunedTrial) -> str:
 def _failed(trials: Sequence[TunedTrial]) -> list[str]:
     failed = [trial for trial in trials if trial.failure is not None]
     lines = [
-        f"trial {trial.number} ({_setting_of(trial)}) failed: {trial.failure}" for trial in failed[:MOST_FAILED_ROWS]
+        f"trial {trial.number} ({setting_of(trial)}) failed: {trial.failure}" for trial in failed[:MOST_FAILED_ROWS]
     ]
     if len(failed) > MOST_FAILED_ROWS:
         lines.append(f"and {len(failed) - MOST_FAILED_ROWS} more failed")

@@ -105,6 +105,37 @@ class TunedTrial(msgspec.Struct, kw_only=True):
     after_steps: int | None = None  # steps that this launch had spent when it was first measured
 
 
+class Launched(msgspec.Struct, kw_only=True):
+    """One launch of a job with one group of environment variables."""
+
+    stage: Literal["search", "race"]
+    rung: int = 0  # of the search: groups that are left are launched again; of the race: the round
+    variables: dict[str, str]  # beside those in force; empty: the environment as it is
+    setting: TunedSetting | None = None  # buckets that were best there, with their step time
+    is_tuned: bool = False  # they are others than the script's own
+    own_step_ns: int | None = None  # with the script's own
+    in_force: dict[str, str] = {}  # of all variables that are searched, those that rank 0 had
+    seconds: float = 0.0  # of wall time
+    failure: str | None = None
+
+
+class TunedEnvironment(msgspec.Struct, kw_only=True):
+    """Environment variables, searched in launches; compared with the environment as it is, the best buckets in each."""
+
+    variables: dict[str, str]  # of the group that came into the race; empty: none did
+    setting: TunedSetting | None = None  # the best buckets with them; step_ns: median over the race's launches
+    baseline: TunedSetting | None = None  # the best buckets in the environment as it is, likewise
+    speedup: float | None = None  # median over the race's rounds, a launch of each
+    ci95: tuple[float, float] | None = None  # from order statistics of the rounds
+    significant: bool = False  # the interval lies above zero, and so does that over the job as it is
+    rounds: int = 0
+    finished: bool
+    reason: str
+    searched: dict[str, list[str]]
+    launches: list[Launched]
+    notes: list[str] = []
+
+
 class JobIdentity(msgspec.Struct, kw_only=True):
     """What a stored result holds for."""
 
@@ -137,4 +168,8 @@ class Tuning(msgspec.Struct, kw_only=True):
     trials: list[TunedTrial]
     steps: int  # spent by this launch, settling included
     own_share: float | None = None  # of the time of tuning: what the study itself took between steps
+    # Variables of the environment that were searched too. If `significant` there, `best` and what belongs to it hold
+    # with them set, and `rounds` are launches; `trials` are always those of the environment as it is.
+    environment: TunedEnvironment | None = None
+    variables: dict[str, str] = {}  # of the searched ones those that the ranks had
     notes: list[str] = []

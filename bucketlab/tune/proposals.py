@@ -12,7 +12,7 @@ A sampler proposes a number; what is measured is the nearest layout of buckets t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,12 +32,25 @@ _RANDOM_FIRST = 8
 class Proposals:
     """Candidates in the order in which they should be measured."""
 
-    def __init__(self, space: Space, seed: int | None = None, sampler: BaseSampler | None = None) -> None:
-        """Takes a second or so. `sampler` is for comparing them; None takes the one that compared best."""
+    def __init__(
+        self,
+        space: Space,
+        seed: int | None = None,
+        sampler: BaseSampler | None = None,
+        starts: Sequence[Candidate] = (),
+    ) -> None:
+        """Takes a second or so.
+
+        Args:
+            space: of the job.
+            seed: of the sampler.
+            sampler: to compare them; None takes the one that compared best.
+            starts: to propose before anything else.
+        """
         import optuna
 
         self.space = space
-        self._queue = space.starts()
+        self._queue = [*starts, *space.starts()]
         chosen = sampler or optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM_FIRST)
         self._study = create_quietly(sampler=chosen)
         self._wanted = self._distributions()

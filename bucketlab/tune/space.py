@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable
+import shlex
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
@@ -226,6 +227,13 @@ class Space:
             self._layouts[first_mb] = self._enumerate(first_mb)
         return self._layouts[first_mb]
 
+    def count_others(self) -> int:
+        """Ways to form other buckets than the current ones, as far as the search reaches."""
+        firsts: list[float | None] = [*self.firsts()]
+        found = {layout.bucket_bytes for first_mb in firsts or [None] for layout in self.layouts(first_mb)}
+        found |= {self.bucket_bytes(one.capacities) for one in self.starts()}
+        return len(found - {self.job.current_bucket_bytes})
+
     def _enumerate(self, first_mb: float | None) -> list[Layout]:
         spread = np.geomspace(self.low_mb, self.high_mb, _CAPACITIES).tolist()
         found: dict[tuple[int, ...], list[float]] = {}
@@ -276,6 +284,11 @@ def how_to_apply(candidate: Candidate, job: JobFacts) -> str:
     if candidate.compression is not None:
         line += f"\n{_HOOKS[candidate.compression]}  # changes numerics"
     return line
+
+
+def in_shell(variables: Mapping[str, str]) -> str:
+    """Variables of the environment as a line for the shell that launches; empty for none."""
+    return shlex.join([*(["export"] if variables else []), *(f"{name}={value}" for name, value in variables.items())])
 
 
 _HOOKS: dict[Compression, str] = {

@@ -143,6 +143,7 @@ class Tuner:
         step_ns: float | None = None,
         seed: int | None = None,
         sampler: BaseSampler | None = None,
+        starts: Sequence[Candidate] = (),
     ) -> None:
         """Returns at once: a thread imports Optuna and opens the study, which takes one to two seconds.
 
@@ -151,13 +152,15 @@ class Tuner:
             search: what may be tried.
             storage: any URL that Optuna takes; None keeps the study in memory.
             study: its name there; a study that exists is gone on with.
-            trials: how many layouts the search measures, earlier launches and other processes included.
+            trials: how many layouts the search measures, earlier launches and other processes included; with none, the
+                current setting alone is timed.
             step_budget: steps of this launch, settling included; None: as many as it takes.
             settle_steps: that are not measured after a change of buckets.
             steps_before: that this launch has spent already, to measure the job.
             step_ns: how long a step takes, for the length of the first blocks.
             seed: of sampler and order; None: another one each time.
             sampler: to compare samplers; None: see `proposals`.
+            starts: candidates to try before all others.
         """
         self.job, self.search, self.study = job, search, study
         self.space = Space(job, search)
@@ -170,7 +173,7 @@ class Tuner:
         self._rng = np.random.default_rng(seed)
         self._records = Records(storage, study)
         self._loading = self._records.load(job.identity())
-        self._preparing = self._records.also(lambda: Proposals(self.space, seed, sampler))
+        self._preparing = self._records.also(lambda: Proposals(self.space, seed, sampler, starts))
         self._proposals: Proposals | None = None
         self._arms: list[_Arm] = []
         self._others: dict[int, StoredTrial] = {}  # running elsewhere, by number
@@ -317,7 +320,7 @@ class Tuner:
         return sorted(arms, key=lambda arm: -arm.gain)[:_FINALISTS]
 
     def _race(self, finalists: list[_Arm]) -> _Flow:
-        if not finalists:
+        if not finalists and self.most_trials:
             raise _Over("no other buckets than the current ones could be measured")
         self._finalists = finalists
         self._planned_rounds = self._planned_rounds or self._rounds_needed()
@@ -326,7 +329,7 @@ class Tuner:
                 raise _Over("the steps that it was given are spent")
             blocks = yield from self._round("final", self._finalists)
             left = [arm for arm in self._finalists if arm.failure is None]
-            if not left:
+            if self._finalists and not left:
                 raise _Over("every finalist failed in the final race")
             if len(left) < len(self._finalists):
                 self._finalists = left
@@ -521,6 +524,7 @@ class Tuner:
         for record in stored.rounds:
             current = record.step_ns.get("current")
             if record.stage == "narrowing" and current:
+                self._current_ns += current
                 for name, step_ns in record.step_ns.items():
                     if name != "current" and int(name) in by_number:
                         arm = by_number[int(name)]
@@ -538,6 +542,8 @@ class Tuner:
             return  # two processes began at once
         if record.before_ns:
             self._levels.append(level_of(record.before_ns))
+        if not record.is_current:  # whose steps are those before the first trial
+            self._current_ns += record.before_ns
         if trial.value is not None:
             arm.step_ns = list(record.step_ns)
             arm.gains = [-math.log(trial.value)]
@@ -621,6 +627,8 @@ class Tuner:
 
     def _rounds_needed(self) -> int:
         """For an interval as narrow as wanted, if the race is as noisy as the search was."""
+        if not self._finalists:
+            return _FEWEST_ROUNDS
         tight = max(_TIGHT, _TIGHT_SHARE * max(abs(arm.gain) for arm in self._finalists))
         deviation = _MEDIAN_OVER_MEAN * math.sqrt(2) * self._block_noise()
         quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
@@ -694,7 +702,7 @@ class Tuner:
             setting=TunedSetting.of(arm.candidate, (), None),
             state="failed" if arm.failure else "complete" if arm.finished else "running",
             bucket_bytes=list(arm.key.bucket_bytes),
-            step_ns=arm.step_ns,
+            step_ns=self._current_ns if arm.is_current else arm.step_ns,
             speedup=speedup_of(gain) if math.isfinite(gain) else None,
             pairs=len(arm.gains),
             finalist=arm in self._finalists,

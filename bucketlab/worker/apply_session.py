@@ -46,7 +46,11 @@ class ApplySession(Session):
             )
         else:
             count = f"{len(built)} bucket{'s' if len(built) > 1 else ''}"
-            print(f"bucketlab: trains with {count}, the setting of study {self.setting.study}.", file=sys.stderr)
+            parts = [count, *(f"{name}={value}" for name, value in self.setting.variables.items())]
+            print(
+                f"bucketlab: trains with {', '.join(parts)}, the setting of study {self.setting.study}.",
+                file=sys.stderr,
+            )
 
     def _what_differs(self, built: list[int]) -> list[str]:
         """Where this job is another one than the setting was found for."""
@@ -67,6 +71,12 @@ class ApplySession(Session):
             differs.append(
                 f"warning: {now.world_size} ranks train here, study {study} had {found.world_size}. Tune with these."
             )
+        differs += [
+            f"warning: {name} is {os.environ.get(name, 'not set')} in the ranks, study {study} had {value}: the script "
+            "or its launcher sees to that."
+            for name, value in self.setting.variables.items()
+            if os.environ.get(name) != value
+        ]
         hosts = self.world_size // int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
         link = path_name(self.backend, found.world_size, hosts)
         if self.setting.interconnect and link != self.setting.interconnect:

@@ -19,6 +19,7 @@ class Launch(msgspec.Struct, kw_only=True):
     own_launcher: bool = False
     options: dict[str, str] = {}  # of torchrun, without the dashes
     flags: list[str] = []
+    words: list[str] = []  # all that stood between the command's name and its target, as typed
 
 
 class TuneTask(msgspec.Struct, kw_only=True):
@@ -31,6 +32,8 @@ class TuneTask(msgspec.Struct, kw_only=True):
     steps: int | None  # of this launch, at most; None: as many as it takes
     search: Search
     predict: bool = True  # begin with what prediction thinks best
+    starts: list[Candidate] = []  # tried before all others
+    watched: list[str] = []  # variables of the environment whose values in force the result tells
 
 
 class Setting(msgspec.Struct, kw_only=True):
@@ -41,6 +44,7 @@ class Setting(msgspec.Struct, kw_only=True):
     job: JobIdentity | None = None
     interconnect: str = ""
     bucket_bytes: list[int] = []  # that DDP built of it then
+    variables: dict[str, str] = {}  # of the environment, that belong to it
 
 
 class WorkerConfig(msgspec.Struct, kw_only=True):

@@ -7,6 +7,7 @@ bottom, as that of a profiled run, whose parts it uses.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections import Counter
@@ -152,6 +153,7 @@ class TuneSession(Session):
             settle_steps=_SETTLE_STEPS_STATIC if static else _SETTLE_STEPS,
             steps_before=self.observer.progress.steps if self.observer.progress else 0,
             step_ns=profile.step.median_ns if profile.step else None,
+            starts=self.task.starts,
         )
 
     def _tune(self) -> Flow:
@@ -277,5 +279,6 @@ class TuneSession(Session):
             command=self.config.command,
             storage=shown_url(self.task.storage),
             own_share=None if self.began_ns is None else self.own_ns / (time.perf_counter_ns() - self.began_ns),
+            variables={name: os.environ[name] for name in self.task.watched if name in os.environ},
             notes=[*self.notes, *result.notes],
         )

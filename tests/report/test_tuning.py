@@ -7,7 +7,16 @@ import pytest
 from rich.console import Console
 
 from bucketlab.report.tuning import print_tuning, progress_line
-from bucketlab.schema.tuning import Candidate, Capacities, JobIdentity, TunedSetting, TunedTrial, Tuning
+from bucketlab.schema.tuning import (
+    Candidate,
+    Capacities,
+    JobIdentity,
+    Launched,
+    TunedEnvironment,
+    TunedSetting,
+    TunedTrial,
+    Tuning,
+)
 from bucketlab.tune import Progress
 
 MIB = 2**20
@@ -148,3 +157,49 @@ def test_progress_is_one_line_with_trials_best_and_time_left() -> None:
     assert progress_line(progress(phase="final race", rounds=3)).startswith("final race, round 4, best so far")
     assert "nothing faster" in progress_line(progress(best_speedup=-0.01))
     assert progress_line(progress(trials=0, best=None, best_speedup=None, seconds_left=None)) == "trial 1 of 40"
+
+
+def environment(**changes: object) -> TunedEnvironment:
+    plain = TunedSetting(bucket_cap_mb=25.0, step_ns=200 * MS)
+    tree, large = {"NCCL_ALGO": "Tree"}, {"NCCL_BUFFSIZE": "[red]16777216"}
+    launches = [
+        Launched(stage="search", variables={}, setting=plain, own_step_ns=200 * MS),
+        Launched(stage="search", variables=tree, setting=msgspec.structs.replace(plain, step_ns=180 * MS)),
+        Launched(stage="search", variables=large, failure="rank 0 failed\x1b[2J"),
+        Launched(stage="search", variables={}, setting=plain, own_step_ns=200 * MS),
+    ]
+    made = TunedEnvironment(
+        variables=tree,
+        speedup=0.11,
+        ci95=(0.1, 0.12),
+        significant=True,
+        rounds=6,
+        finished=True,
+        reason="the race of launches is run",
+        searched={"NCCL_ALGO": ["Tree"]},
+        launches=launches,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_variables_that_win_stand_in_the_first_line_and_in_what_to_apply() -> None:
+    lines = "export NCCL_ALGO=Tree\nDistributedDataParallel(..., bucket_cap_mb=48)"
+    text = " ".join(printed(result(environment=environment(), how_to_apply=lines, rounds=6)).split())
+    assert text.startswith("NCCL_ALGO=Tree with bucket_cap_mb=48: +12.0 % steps per second")
+    assert "final race of 6 pairs of launches" in text
+    assert "To apply it in the script, or with no change: bucketlab run export NCCL_ALGO=Tree" in text
+    assert "NCCL_ALGO=Tree: +11.0 % (95 % interval +10.0 % to +12.0 %, 6 pairs of launches)" in text
+
+
+def test_each_group_of_variables_has_a_line_and_a_failed_one_its_reason() -> None:
+    text = " ".join(printed(result(environment=environment())).split())
+    assert "as it is 2 200.0 - " in text
+    assert "NCCL_ALGO=Tree 1 180.0 +11.1 %" in text
+    assert "NCCL_BUFFSIZE=[red]16777216 failed: rank 0 failed\\x1b[2J" in text
+
+
+def test_variables_that_gain_nothing_sure_are_not_recommended() -> None:
+    none = environment(significant=False, speedup=0.004, ci95=(-0.01, 0.02))
+    text = " ".join(printed(result(environment=none)).split())
+    assert text.startswith("bucket_cap_mb=48: +12.0 %")
+    assert "Keep the environment as it is: NCCL_ALGO=Tree, the best, makes +0.4 %" in text

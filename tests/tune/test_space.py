@@ -118,3 +118,14 @@ def test_how_to_apply_is_the_line_to_write(candidate: Candidate, line: str) -> N
 
 def test_how_to_apply_marks_what_changes_the_numbers() -> None:
     assert "changes numerics" in how_to_apply(Candidate(compression="fp16"), job_of([MIB]))
+
+
+@given(sizes)
+def test_the_other_ways_to_form_buckets_are_counted_before_any_is_tried(sizes: list[int]) -> None:
+    space = Space(job_of(sizes), SEARCH)
+    others = {layout.bucket_bytes for layout in space.layouts()} - {space.job.current_bucket_bytes}
+    assert space.count_others() == len(others)
+
+
+def test_one_small_gradient_leaves_nothing_to_choose() -> None:
+    assert Space(job_of([1000]), SEARCH).count_others() == 0

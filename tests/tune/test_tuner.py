@@ -9,7 +9,7 @@ import pytest
 from bucketlab.errors import BadInput
 from bucketlab.link.sweep import Range, Search
 from bucketlab.predict.assignment import MIB
-from bucketlab.schema.tuning import CURRENT, Capacities
+from bucketlab.schema.tuning import CURRENT, Candidate, Capacities
 from bucketlab.tune import Block, Tuner
 from tests.tune.simulated import (
     LINKS,
@@ -238,3 +238,44 @@ def test_a_study_of_another_job_is_not_gone_on_with(tmp_path: object) -> None:
     with pytest.raises(BadInput, match="of a job with other gradients"):
         tuner.next_block()
     tuner.close()
+
+
+def test_the_row_of_the_current_setting_counts_all_of_its_steps() -> None:
+    tuner, simulated, spent = tuner_of(job(), trials=6), job(), 0
+    while (block := tuner.next_block()) is not None:
+        spent += block.steps
+        train(tuner, simulated, block)
+    assert sum(len(trial.step_ns) for trial in tuner.result().trials) == spent
+
+
+def test_a_study_taken_up_again_knows_the_steps_of_the_launches_before(tmp_path: object) -> None:
+    storage, spent = f"sqlite:///{tmp_path}/study.db", 0
+    for launch_steps in (40, 10_000):
+        tuner, simulated, in_launch = tuner_of(job(), trials=6, storage=storage), job(), 0
+        while in_launch < launch_steps and (block := tuner.next_block()) is not None:
+            in_launch += block.steps
+            train(tuner, simulated, block)
+        result = tuner.result()
+        tuner.close()
+        spent += in_launch
+    # Of a launch that ends in the middle, the last block of the current setting belongs to no trial that is stored.
+    assert spent - 8 <= sum(len(trial.step_ns) for trial in result.trials) <= spent
+
+
+def test_with_no_trials_the_current_setting_alone_is_timed() -> None:
+    tuner = tuner_of(job(), trials=0)
+    given = all_blocks(tuner, job())
+    result = tuner.result()
+    assert len(given) == result.rounds >= 12
+    assert all(block.candidate == CURRENT for block in given)
+    assert result.finished
+    assert not result.significant
+    assert result.baseline.step_ns is not None
+
+
+def test_what_was_best_elsewhere_is_tried_first_and_alone_where_there_is_one_trial() -> None:
+    start = Candidate(capacities=Capacities(bucket_cap_mb=8.0))
+    tuner = tuner_of(job(), trials=1, starts=[start])
+    tried = {block.candidate for block in all_blocks(tuner, job())}
+    assert tried == {CURRENT, start}
+    assert tuner.result().best.candidate() == start

@@ -1,0 +1,330 @@
+"""`bucketlab tune` where environment variables are searched too: launches of the job, each with one group of them.
+
+What the next launch has, and what groups gain, is chosen in `tune/groups.py`; here the launches are made. In each the
+buckets are tuned in place, as in a study without variables: the first time in an environment with a few trials, later
+only the best of them against the script's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from bucketlab.errors import BadInput, Interrupted, WorkFailed
+from bucketlab.launch.command import Job
+from bucketlab.link.detect import find_links
+from bucketlab.link.sweep import Sweep
+from bucketlab.predict.assignment import takes_lists
+from bucketlab.profiling import pinned
+from bucketlab.report import units
+from bucketlab.runs import load_profile, write_json
+from bucketlab.schema.tuning import CURRENT, Candidate, Launched, TunedEnvironment, TunedSetting, Tuning
+from bucketlab.tune.files import DATABASE, RESULT
+from bucketlab.tune.groups import NCCL_SETTINGS, Choices, Group, GroupSearch, Planned, gain_of, least_launches
+from bucketlab.tune.launched import LaunchRecords
+from bucketlab.tune.pairs import speedup_of
+from bucketlab.tune.space import JobFacts, how_to_apply, in_shell
+from bucketlab.tuning import MOST_CRASHES, Study, Tuned, TuneOptions, run_study, say, search_of, storage_of
+from bucketlab.worker.config import TuneTask
+
+_TRIALS = 8  # of buckets, where an environment is launched for the first time
+# A launch with other variables that takes this many times as long as one without, before its next step, hangs.
+_PATIENCE = 5
+_LEAST_PATIENCE_SECONDS = 120.0
+
+
+def choices_of(sweep: Sweep | None, with_nccl: bool, job: Job, most_launches: int) -> Choices:
+    """The variables to search with their values; says what is asked for and left alone.
+
+    Raises:
+        BadInput: NCCL's settings are asked for and have no meaning here, there are too few launches, or ranks start
+            from several commands.
+    """
+    choices: dict[str, list[str]] = {}
+    if with_nccl:
+        _check_that_nccl_is_used()
+        choices.update({name: list(values) for name, values in NCCL_SETTINGS.items()})
+        choices.update(sweep.search.nccl if sweep else {})
+    choices.update(sweep.search.environment if sweep else {})
+    if sweep is not None and sweep.search.nccl and not with_nccl:
+        names = ", ".join(sweep.search.nccl)
+        say(f"{names} of sweep {sweep.name} take launches to try, and are left as they are: see --nccl.")
+    for name in [one for one in choices if one in os.environ]:
+        say(f"{name} is set here, to {os.environ[name]}: it stays, and no other value is tried.")
+        del choices[name]
+    if choices and most_launches < least_launches():
+        raise BadInput(f"--launches {most_launches}: a search needs {least_launches()} of them, or more.")
+    if choices and dict(job.options).get("nnodes", "1") not in ("1", "1:1"):
+        raise BadInput(
+            "variables of the environment are searched in launches that one command makes: with --nnodes each node "
+            "has its own. Launch all nodes from here, as in: bucketlab tune --nccl -- srun python train.py"
+        )
+    return choices
+
+
+def _check_that_nccl_is_used() -> None:
+    host = find_links()
+    if not host.gpus and not host.unknown:
+        raise BadInput(
+            "--nccl: this host has no GPU, and ranks on CPUs communicate by gloo, which has none of NCCL's settings. "
+            "Variables that your job does read go into search.environment of a sweep file."
+        )
+
+
+def search_environment(job: Job, options: TuneOptions, most_launches: int, found: Tuned) -> Tuned:
+    """Searches variables of the environment after the buckets, and writes the result of both.
+
+    Args:
+        job: what to launch.
+        options: as they were given to `tune`; `choices` are searched.
+        most_launches: in all.
+        found: what `tune` returned: the buckets that are best in the environment as it is.
+
+    Raises:
+        WorkFailed: a launch in the environment as it is failed; all before is kept, and the same command goes on.
+    """
+    if found.folder is None or found.result is None or found.result.environment is not None:
+        return found
+    records = LaunchRecords(storage_of(options, found.folder), found.result.study)
+    try:
+        search = _Search(job, options, found.folder, found.result, records)
+        result = search.run(most_launches)
+    finally:
+        records.close()
+    write_json(found.folder / RESULT, result)
+    return Tuned(found.folder, result, found.remarks)
+
+
+@dataclass
+class _Search:
+    """One search over the variables of one job."""
+
+    job: Job
+    options: TuneOptions
+    folder: Path
+    before: Tuning  # buckets in the environment as it is
+    records: LaunchRecords
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.profile = load_profile(self.folder)
+        self.pinned = pinned(self.options.sweep)
+
+    def run(self, most_launches: int) -> Tuning:
+        launched = self.records.launched()
+        choices = self._without_what_cannot_be_set(self._that_this_job_reads(self.options.choices), launched)
+        groups = GroupSearch(choices, most_launches, launched=launched)
+        while groups.choices and (planned := groups.next()) is not None:
+            self._say_what_comes(groups, planned)
+            groups.tell(self._launched(planned, groups))
+            left = self._without_what_cannot_be_set(groups.choices, groups.launched)
+            if left != groups.choices:
+                groups = GroupSearch(left, most_launches, launched=groups.launched)
+            self.records.note(groups)
+        if not groups.choices:
+            groups.reason = "no variable is left to search"
+        return self._result(groups)
+
+    # ---- variables -------------------------------------------------------------------------------------------
+
+    def _that_this_job_reads(self, choices: Choices) -> Choices:
+        backend = self.profile.backend
+        names = [name for name in choices if name.startswith("NCCL_")]
+        if backend == "nccl" or not names:
+            return choices
+        sweep = self.options.sweep
+        own = sweep.search.environment if sweep else {}
+        self._remark(f"this job communicates by {backend}, which has none of NCCL's settings: {', '.join(names)}.")
+        return {name: values for name, values in choices.items() if name not in names or name in own}
+
+    def _without_what_cannot_be_set(self, choices: Choices, launched: list[Launched]) -> Choices:
+        """The script's own variables stay."""
+        left = dict(choices)
+        for one in launched:
+            for name, value in one.in_force.items():
+                if not one.variables and name in left and value != self.pinned.get(name):
+                    self._remark(
+                        f"{self.job.script} itself sets {name}={value}: it stays, and no other value is tried."
+                    )
+                    del left[name]
+        return left
+
+    def _remark(self, line: str) -> None:
+        if line not in self.notes:
+            self.notes.append(line)
+            say(line)
+
+    # ---- launches --------------------------------------------------------------------------------------------
+
+    def _say_what_comes(self, groups: GroupSearch, planned: Planned) -> None:
+        what = in_shell(planned.variables) or "the environment as it is"
+        count, left = len(groups.launched) + 1, groups.launches_left()
+        seconds = [one.seconds for one in groups.launched if one.failure is None]
+        time_left = f", about {units.duration(median(seconds) * left * 1e9)} left" if seconds else ""
+        say(f"launch {count} of {count + left - 1} at most, {planned.stage}: {what}{time_left}")
+
+    def _launched(self, planned: Planned, groups: GroupSearch) -> Launched:
+        began = time.monotonic()
+        one = Launched(stage=planned.stage, rung=planned.rung, variables=planned.variables)
+        buckets = self._buckets_of(planned.variables, groups.launched)
+        try:
+            with tempfile.TemporaryDirectory(prefix="bucketlab-study-") as scratch:
+                result = run_study(self.job, self._study(planned.variables, buckets, scratch, groups)).result
+        except Interrupted:
+            raise
+        except WorkFailed as error:
+            if not planned.variables:
+                raise
+            return msgspec.structs.replace(one, failure=str(error), seconds=time.monotonic() - began)
+        assert result is not None
+        tuned = result.significant if buckets is None else buckets != CURRENT
+        return msgspec.structs.replace(
+            one,
+            setting=result.best if tuned else result.baseline,
+            is_tuned=tuned,
+            own_step_ns=result.baseline.step_ns,
+            in_force=result.variables,
+            seconds=time.monotonic() - began,
+            failure=_why_not_in_force(planned.variables, result.variables),
+        )
+
+    def _buckets_of(self, variables: Group, launched: list[Launched]) -> Candidate | None:
+        """What was found best in this environment; None where nothing has been tried in it."""
+        if not variables:
+            return self.before.best.candidate() if self.before.significant else CURRENT
+        one = next((one for one in launched if one.variables == variables and one.failure is None), None)
+        if one is None or one.setting is None:
+            return None
+        return one.setting.candidate() if one.is_tuned else CURRENT
+
+    def _study(self, variables: Group, buckets: Candidate | None, scratch: str, groups: GroupSearch) -> Study:
+        options = self.options
+        task = TuneTask(
+            study=self.before.study,
+            storage=f"sqlite:///{scratch}/{DATABASE}",  # for a script that ends before all is measured
+            folder=scratch,
+            trials=0 if buckets == CURRENT else 1,
+            steps=options.steps,
+            search=search_of(options),
+            predict=False,
+            starts=[] if buckets in (None, CURRENT) else [buckets],
+            watched=list(options.choices),
+        )
+        if buckets is None:
+            name = f"{self.before.study}-{_digest(variables)}"
+            folder = self.folder / "environments" / _digest(variables)
+            folder.mkdir(parents=True, exist_ok=True)
+            task = msgspec.structs.replace(
+                task,
+                study=name,
+                storage=storage_of(options, self.folder),
+                folder=str(folder.resolve()),
+                trials=min(_TRIALS, options.trials),
+                starts=[self.before.best.candidate()] if self.before.significant else [],
+            )
+        return Study(
+            task=task,
+            sweep=options.sweep,
+            emulate=options.emulate,
+            environment={**self.pinned, **variables},
+            timeout_seconds=self._patience_seconds(groups) if variables else options.timeout_seconds,
+            most_crashes=1 if variables else MOST_CRASHES,
+            output_to_stderr=options.output_to_stderr,
+        )
+
+    def _patience_seconds(self, groups: GroupSearch) -> float:
+        usual = max((one.seconds for one in groups.launched if not one.variables), default=math.inf)
+        return min(self.options.timeout_seconds, max(_LEAST_PATIENCE_SECONDS, _PATIENCE * usual))
+
+    # ---- the answer ------------------------------------------------------------------------------------------
+
+    def _result(self, groups: GroupSearch) -> Tuning:
+        leader = groups.leader()
+        gains, over_today = groups.race_gains(_tuned_ns), groups.race_gains(_own_ns)
+        gain, interval = gain_of(gains) if gains else (None, None)
+        today, interval_of_today = gain_of(over_today) if over_today else (0.0, None)
+        significant = bool(interval and interval_of_today and min(interval[0], interval_of_today[0]) > 0)
+        setting = _over_the_race(groups, with_variables=True)
+        environment = TunedEnvironment(
+            variables=leader,
+            setting=setting,
+            baseline=_over_the_race(groups, with_variables=False),
+            speedup=None if gain is None else speedup_of(gain),
+            ci95=_speedups(interval),
+            significant=significant,
+            rounds=len(gains),
+            finished=True,
+            reason=groups.reason,
+            searched={name: list(values) for name, values in self.options.choices.items()},
+            launches=groups.launched,
+            notes=self.notes,
+        )
+        if not significant or setting is None:
+            return msgspec.structs.replace(self.before, environment=environment)
+        base_ns = median(one.own_step_ns for one in groups.launched if one.stage == "race" and one.own_step_ns)
+        is_tuned = any(one.is_tuned for one in groups.launched if one.variables == leader)
+        lines = [in_shell(leader)]
+        if is_tuned:
+            lines.append(how_to_apply(setting.candidate(), self._facts()))
+        return msgspec.structs.replace(
+            self.before,
+            best=msgspec.structs.replace(setting, step_ns=round(base_ns / math.exp(today))),
+            baseline=msgspec.structs.replace(self.before.baseline, step_ns=round(base_ns)),
+            speedup=speedup_of(today),
+            ci95=_speedups(interval_of_today),
+            significant=True,
+            rounds=len(over_today),
+            reason=groups.reason,
+            how_to_apply="\n".join(lines),
+            environment=environment,
+        )
+
+    def _facts(self) -> JobFacts:
+        return JobFacts.of(self.profile, takes_lists(self.profile.versions.get("torch", "")), self.before.kind)
+
+
+def _tuned_ns(launched: Launched) -> int | None:
+    return launched.setting.step_ns if launched.setting else None
+
+
+def _own_ns(launched: Launched) -> int | None:
+    return launched.own_step_ns
+
+
+def _over_the_race(groups: GroupSearch, *, with_variables: bool) -> TunedSetting | None:
+    """The buckets of one side of the race, with the median of its launches."""
+    settings = [
+        one.setting
+        for one in groups.launched
+        if one.stage == "race" and bool(one.variables) == with_variables and one.setting is not None
+    ]
+    steps = [one.step_ns for one in settings if one.step_ns is not None]
+    if not steps:
+        return None
+    return msgspec.structs.replace(settings[0], step_ns=round(median(steps)))
+
+
+def _speedups(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    return None if interval is None else (speedup_of(interval[0]), speedup_of(interval[1]))
+
+
+def _why_not_in_force(wanted: Mapping[str, str], seen: Mapping[str, str]) -> str | None:
+    for name, value in wanted.items():
+        if name not in seen:
+            return f"{name} did not reach the ranks: the launcher, or the script, keeps it from them"
+        if seen[name] != value:
+            return f"the script itself sets {name}={seen[name]}"
+    return None
+
+
+def _digest(variables: Group) -> str:
+    return hashlib.sha256(repr(sorted(variables.items())).encode()).hexdigest()[:8]
