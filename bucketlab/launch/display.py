@@ -1,14 +1,17 @@
 """What a person sees while a job runs: the script's own output, and below it one line of progress on a terminal.
 
-Without a terminal the script's output is passed on untouched and nothing is added.
+Without a terminal the script's output is passed on untouched; a study, which takes minutes, says now and then how far
+it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +19,14 @@ from typing import IO
 
 from bucketlab.worker.progress import PHASES, Progress
 
+_LINE_SECONDS = 20.0
+
 
 class Display:
     def __init__(self, plain: bool = False) -> None:
         self._on_terminal = sys.stderr.isatty() and not plain
         self._bar: _Bar | None = None
+        self._lines = None if self._on_terminal or plain else _Lines()
 
     def environment(self) -> dict[str, str]:
         # Behind a pipe Python would hold the script's lines back for kilobytes at a time.
@@ -54,6 +60,8 @@ class Display:
     def show(self, progress: Sequence[Progress], control: Path) -> None:
         if self._bar is not None:
             self._bar.show(progress, control)
+        elif self._lines is not None:
+            self._lines.show(control)
 
     def _pump(self, stream: IO[bytes], to_terminal: bool) -> None:
         for line in iter(stream.readline, b""):
@@ -63,6 +71,26 @@ class Display:
             with contextlib.suppress(OSError):  # whoever reads has had enough; the script must still get rid of it
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
+
+
+class _Lines:
+    """A plain line of a study's progress every so often."""
+
+    def __init__(self) -> None:
+        self._told_at = -math.inf
+
+    def show(self, control: Path) -> None:
+        if time.monotonic() - self._told_at < _LINE_SECONDS:
+            return
+        from bucketlab.tune.files import read_live
+
+        live = read_live(control)
+        if live is None:
+            return
+        from bucketlab.report.tuning import progress_line
+
+        self._told_at = time.monotonic()
+        print(f"bucketlab: {progress_line(live.progress)}", file=sys.stderr, flush=True)
 
 
 class _Bar:
