@@ -15,14 +15,14 @@ class Averaging:
 
     It multiplies by the reciprocal while it copies a gradient into its bucket, and divides a gradient that lives there
     already (`Reducer::mark_variable_ready_dense` in torch's reducer.cpp, seen in 2.13). Which one it is shows only
-    while the gradient is accumulated.
+    while the gradient is accumulated. By a power of two both give the same, and there is nothing to tell apart.
     """
 
     def __init__(self, module: DistributedDataParallel, ranks: int) -> None:
         self._ranks = ranks
         self._storage: dict[int, int] = {}  # id of a parameter -> address of the storage its gradient was written to
         self._handles: list[RemovableHandle] = []
-        if module.gradient_as_bucket_view and ranks > 1:
+        if module.gradient_as_bucket_view and not _is_power_of_two(ranks):
             parameters = [one for _, one in ddp.named_parameters(module)]
             self._handles = [one.register_post_accumulate_grad_hook(self._note) for one in parameters]
             for one in parameters:
@@ -50,3 +50,7 @@ class Averaging:
     def _note(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             self._storage[id(parameter)] = parameter.grad.untyped_storage().data_ptr()
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number.bit_count() == 1

@@ -5,28 +5,25 @@ computes without. The bucket is handed to DDP no earlier than the modelled link 
 begins when the last rank's bucket is ready and the link is free, and runs beside the backward pass. What follows
 from it is emulated, never measured, and where the real reduction is the slower one it is not valid: `Emulated` says so.
 
-On CPU one thread of its own, which sleeps, completes the buckets. On a GPU a side stream is held, not the host; that
+On CPU one thread of its own, which sleeps, completes the buckets; the ranks must be processes of one machine
+(`bucketlab.worker.board`). On a GPU a side stream is held, not the host; that
 part (`_StreamLink`) has not run on a GPU yet. Only the all-reduces of gradients are emulated: broadcasts of buffers and
 the map of unused parameters take the real link.
 """
 
 # No postponed annotations in this file: DDP looks at those of a communication hook.
-import contextlib
 import ctypes
 import functools
 import itertools
-import platform
 import queue
 import statistics
 import sys
 import threading
 import time
 import weakref
-import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -39,17 +36,15 @@ from bucketlab.errors import WorkFailed
 from bucketlab.link.curve import LinkCurve
 from bucketlab.worker import ddp
 from bucketlab.worker.averaging import Averaging
+from bucketlab.worker.board import Board
 
 _Outcome = torch.futures.Future[torch.Tensor | Exception]
-
-_LATEST = dist.AllreduceOptions()
-_LATEST.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
 
 _TOLERANCE = 0.03  # of the modelled time
 _LATE_STEPS = 0.05  # so few do not move a median
 _JUDGED_FROM_NS = 1_000_000  # shorter transfers are emulated too, less exactly
 _KEPT = 10_000  # newest transfers, for medians
-_SPIN_NS = 60_000  # a sleep ends up to this late
+_MOST_LATE_NS = 60_000  # that a sleep is taken to end late
 _NOTHING_NS = 0.5  # what rounding leaves of a difference between times since boot
 _SLEEPS_REMEMBERED = 15
 _BACKWARDS_UNTIL_LAYOUT = 4  # of a new reducer; with a static graph, one fewer without
@@ -254,7 +249,7 @@ class Emulation:
         device = next(module.parameters()).device
         if device not in self._links:
             self._links[device] = self._new_link(device)
-        sender = _Sender(module, buckets, self._links[device], _notices_for(module.process_group, device))
+        sender = _Sender(module, buckets, self._links[device], _board_for(module.process_group, device))
         module.register_comm_hook(sender, _send)
         module._comm_hooks.clear()  # what `register_comm_hook` remembers outlives the reducer
         self._senders[module] = sender
@@ -306,13 +301,13 @@ class _Sender:
     """One module's side of the link. Holds no reference to the module, whose reducer holds this."""
 
     def __init__(
-        self, module: DistributedDataParallel, buckets: ddp.Layout, link: "_Link", notices: "_Notices | None"
+        self, module: DistributedDataParallel, buckets: ddp.Layout, link: "_Link", board: Board | None
     ) -> None:
         self.buckets = buckets
         self.backwards = 0
         self.group: dist.ProcessGroup = module.process_group
         self.ranks = dist.get_world_size(self.group)
-        self.notices = notices
+        self.board = board
         self._link = link
         self._averaging = Averaging(module, self.ranks)
         self._step = _Step()
@@ -333,46 +328,16 @@ class _Sender:
         self._averaging.close()
 
 
-class _Notices:
-    """How the ranks of a group tell each other that a bucket is ready: in a group of gloo's own beside it.
-
-    So the link's thread can send them, in the order of the buckets, while the backward thread uses the job's group,
-    and they do not queue behind the buckets. Every rank of the group must make it at the same time.
-    """
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        ranks = dist.get_process_group_ranks(group)
-        beside = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
-        assert isinstance(beside, dist.ProcessGroup)
-        self.group = beside
-        self.share_clock = self._share_clock()
-
-    def _share_clock(self) -> bool:
-        """Whether `time.perf_counter_ns` is the same clock on all ranks: that of one running kernel."""
-        mine = zlib.crc32(_kernel().encode())
-        bounds = torch.tensor([mine, -mine])
-        dist.all_reduce(bounds, dist.ReduceOp.MAX, group=self.group)
-        return int(bounds[0]) == -int(bounds[1])
+# Kept as long as the job's own group, so that the ranks meet once.
+_boards: weakref.WeakKeyDictionary[dist.ProcessGroup, Board] = weakref.WeakKeyDictionary()
 
 
-# Kept as long as the job's own group: torch gives the next group of the same ranks the same name once one is destroyed,
-# and its ranks then read each other's old addresses from the store.
-_notices: weakref.WeakKeyDictionary[dist.ProcessGroup, _Notices] = weakref.WeakKeyDictionary()
-
-
-def _notices_for(group: dist.ProcessGroup, device: torch.device) -> _Notices | None:
+def _board_for(group: dist.ProcessGroup, device: torch.device) -> Board | None:
     if device.type == "cuda" or dist.get_world_size(group) == 1:
         return None
-    if group not in _notices:
-        _notices[group] = _Notices(group)
-    return _notices[group]
-
-
-def _kernel() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/time").readlink())
-    except OSError:
-        return platform.node()
+    if group not in _boards:
+        _boards[group] = Board.of(group)
+    return _boards[group]
 
 
 class _Link(Protocol):
@@ -390,10 +355,8 @@ class _Link(Protocol):
 class _HostLink:
     """On CPU: the backward thread sends, the backend's threads tell what is over, and one thread completes.
 
-    That thread alone drives the link; whatever it knows came through its inbox. Ranks tell each other when a bucket is
-    ready, which is left out where there is one rank, and so is the reduction. A bucket is ready on all ranks at the
-    greatest of their times. Where they share no clock it is the time when this rank hears that all are there, which is
-    later by a small all-reduce.
+    That thread alone drives the link; whatever it knows came through its inbox, or stands on the ranks' board. A bucket
+    is ready on all ranks at the greatest of their times. Where there is one rank, there is no board and no reduction.
     """
 
     def __init__(self, link: ModelledLink, tally: "_Tally") -> None:
@@ -401,8 +364,10 @@ class _HostLink:
         self._tally = tally
         self._numbers = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._arriving: deque[Transfer] = deque()  # in the order of sending, which is that of arrival
+        # In the order of sending, which is that of arrival: each with what tells when it was ready everywhere.
+        self._arriving: deque[tuple[Transfer, Callable[[], int | None]]] = deque()
         self._open: dict[int, tuple[_Outcome, torch.Tensor]] = {}  # number of a transfer -> what DDP waits for
+        self._sleep = Lateness()
         self._thread = threading.Thread(target=self._run, name="bucketlab-emulated-link", daemon=True)
         self._thread.start()
 
@@ -412,15 +377,18 @@ class _HostLink:
         outcome: _Outcome = torch.futures.Future()
         transfer = Transfer(next(self._numbers), buffer.nbytes, step, ready_ns)
         self._open[transfer.number] = outcome, buffer
-        if sender.notices is None:
-            transfer.arrived_ns = transfer.reduced_ns = ready_ns
-            self._inbox.put(functools.partial(self._sent, transfer))
+        if sender.board is None:
+            transfer.reduced_ns = ready_ns
+            self._arriving.append((transfer, lambda: ready_ns))
+            self._inbox.put(self._admit)
             return outcome.then(_value)
+        slot = sender.board.write(ready_ns)
+        transfer.ready_ns = slot.ready_ns
         sender.average(bucket)
-        # The group's own method: `dist.all_reduce` takes 17 µs longer, in the backward thread. Told at the end, since
-        # the link's thread takes the interpreter's lock to hear of it.
+        self._arriving.append((transfer, functools.partial(sender.board.latest, slot)))
+        # The group's own method: `dist.all_reduce` takes 17 µs longer, in the backward thread.
         reduction = sender.group.allreduce([buffer])
-        self._inbox.put(functools.partial(self._reducing, transfer, sender.notices, reduction))
+        reduction.get_future().add_done_callback(functools.partial(self._over, transfer))
         return outcome.then(_value)
 
     def settle(self) -> None:
@@ -430,15 +398,15 @@ class _HostLink:
         self._inbox.put(None)
         self._thread.join()
 
-    def _over(self, transfer: Transfer, tell: Callable[[Transfer, int], None], done: torch.futures.Future[Any]) -> None:
-        """In a thread of the backend, or in the link's own if it was over already."""
+    def _over(self, transfer: Transfer, done: torch.futures.Future[Any]) -> None:
+        """In a thread of the backend, or in the backward thread if it was over already."""
         now_ns = time.perf_counter_ns()
         try:
             done.value()
         except Exception as error:
             self._inbox.put(functools.partial(self._failed, transfer, error))
         else:
-            self._inbox.put(functools.partial(tell, transfer, now_ns))
+            self._inbox.put(functools.partial(self._reduced, transfer, now_ns))
 
     # ---- the link's own thread --------------------------------------------------------------------------------
 
@@ -456,49 +424,42 @@ class _HostLink:
         change_ns = self._link.next_change_ns()
         if change_ns is None:
             return self._inbox.get()
-        left_ns = change_ns - time.perf_counter_ns()
-        if left_ns > _SPIN_NS:
-            with contextlib.suppress(queue.Empty):
-                return self._inbox.get(timeout=(left_ns - _SPIN_NS) / 1e9)
+        wake_ns = change_ns - self._sleep.late_ns
+        left_ns = wake_ns - time.perf_counter_ns()
+        if left_ns > 0:
+            try:
+                return self._inbox.get(timeout=left_ns / 1e9)
+            except queue.Empty:
+                self._sleep.learn(time.perf_counter_ns() - wake_ns)
         while time.perf_counter_ns() < change_ns:
             time.sleep(0)  # lets the backward thread have the interpreter's lock, which a plain loop would not
         return self._advance
 
     def _advance(self) -> None:
-        self._complete(self._link.advance(time.perf_counter_ns()))
-
-    def _reducing(self, transfer: Transfer, notices: "_Notices", reduction: dist.Work) -> None:
-        self._sent(transfer)
-        latest = torch.tensor([transfer.ready_ns])
-        arrival = notices.group.allreduce([latest], _LATEST)
-        arrived = functools.partial(self._arrived, latest if notices.share_clock else None)
-        arrival.get_future().add_done_callback(functools.partial(self._over, transfer, arrived))
-        reduction.get_future().add_done_callback(functools.partial(self._over, transfer, self._reduced))
-
-    def _sent(self, transfer: Transfer) -> None:
-        self._arriving.append(transfer)
-        self._admit()
-
-    def _arrived(self, latest: torch.Tensor | None, transfer: Transfer, now_ns: int) -> None:
-        transfer.arrived_ns = now_ns if latest is None else int(latest)
-        if transfer.reduced_ns is not None:
-            transfer.reduced_ns = max(transfer.reduced_ns, now_ns)
-        self._admit()
+        now_ns = time.perf_counter_ns()
+        self._admit()  # what arrived before something ended may have slowed it
+        self._complete(self._link.advance(now_ns))
 
     def _reduced(self, transfer: Transfer, now_ns: int) -> None:
         transfer.reduced_ns = now_ns
+        self._admit()
         self._complete([transfer])
 
     def _failed(self, transfer: Transfer, error: Exception) -> None:
-        with contextlib.suppress(ValueError):
-            self._arriving.remove(transfer)
         if transfer.number in self._open:
             outcome, _ = self._open.pop(transfer.number)
             outcome.set_result(error)
 
     def _admit(self) -> None:
-        while self._arriving and self._arriving[0].arrived_ns is not None:
-            self._complete(self._link.arrive(self._arriving.popleft()))
+        """Lets those in that have arrived, as far as is known by now."""
+        while self._arriving:
+            transfer, latest = self._arriving[0]
+            if transfer.number in self._open:  # has not failed
+                transfer.arrived_ns = latest()
+                if transfer.arrived_ns is None:
+                    return
+                self._complete(self._link.arrive(transfer))
+            self._arriving.popleft()
 
     def _complete(self, transfers: list[Transfer]) -> None:
         """Hands to DDP those that are over on both links, the modelled and the real one."""
@@ -527,6 +488,25 @@ def _value(outcome: _Outcome) -> torch.Tensor:
     if isinstance(value, Exception):
         raise value
     return value
+
+
+class Lateness:
+    """How late a sleep ends, by the newest ones: as much as the rest is to be spun away.
+
+    A core that idles takes tens of microseconds to wake up, one that works a few; and there the spinning is at the
+    expense of the work.
+    """
+
+    def __init__(self) -> None:
+        self._newest_ns: deque[float] = deque([_MOST_LATE_NS], maxlen=_SLEEPS_REMEMBERED)
+
+    @property
+    def late_ns(self) -> float:
+        return statistics.median(self._newest_ns)
+
+    def learn(self, late_ns: float) -> None:
+        """By how much a sleep ended too late. Once in a while a thread waits for a core, which tells nothing."""
+        self._newest_ns.append(min(late_ns, _MOST_LATE_NS))
 
 
 def _sharpen_sleep() -> None:

@@ -32,7 +32,7 @@ from bucketlab.errors import WorkFailed
 from bucketlab.link.curve import LinkCurve
 from bucketlab.predict.replay import ModuleGradients, Timeline, replay
 from bucketlab.worker import ddp
-from bucketlab.worker.emulate import Emulated, Emulation, ModelledLink, SleepRate, Transfer, _Step
+from bucketlab.worker.emulate import Emulated, Emulation, Lateness, ModelledLink, SleepRate, Transfer, _Step
 
 WIDTH = 32
 STEPS = 10
@@ -110,6 +110,24 @@ def test_cycles_of_a_sleep_follow_the_clock_and_ignore_short_sleeps() -> None:
         rate.learn(3_000_000, 2_000_000)
         rate.learn(1_000, 900_000)
     assert rate.cycles(1000) == 1500
+
+
+def test_a_sleep_is_cut_short_by_what_sleeps_were_late_of_late_whatever_one_of_them_was() -> None:
+    late = Lateness()
+    assert late.late_ns > 0  # nothing is known yet
+    for _ in range(20):
+        late.learn(7_000)
+    late.learn(4_000_000)
+    assert late.late_ns == 7_000
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("ranks", [2, 4, 64, 1024])
+def test_among_a_power_of_two_ranks_both_ways_to_average_give_the_same_bits(ranks: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(ranks)
+    every = torch.randint(0, 2**63 - 1, (20_000,), generator=random).view(torch.uint8).view(dtype)  # subnormals too
+    numbers = every[every.isfinite()]
+    assert torch.equal(numbers * (1.0 / ranks), numbers / ranks)
 
 
 # ---- one process ---------------------------------------------------------------------------------------------------
@@ -424,13 +442,15 @@ def run(job: str, ranks: int, folder: Path) -> list[Any]:
     return [json.loads(file.read_text()) for file in files]
 
 
-@pytest.fixture(scope="module")
-def same_bits(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, list[str]]]]:
-    return run("rank_same_bits", 3, tmp_path_factory.mktemp("same_bits"))
+@pytest.fixture(scope="module", params=[2, 3], ids=["two_ranks", "three_ranks"])
+def same_bits(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, dict[str, list[str]]]]:
+    return run("rank_same_bits", request.param, tmp_path_factory.mktemp("same_bits"))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_gradients_and_weights_of_three_ranks_are_the_same_bits(
+def test_gradients_and_weights_of_all_ranks_are_the_same_bits(
     case: str, same_bits: list[dict[str, dict[str, list[str]]]]
 ) -> None:
     for rank in same_bits:
