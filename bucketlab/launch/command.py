@@ -41,6 +41,7 @@ class Job:
     own_launcher: bool = False  # the target stood after "--"
     options: tuple[tuple[str, str], ...] = ()  # of torchrun, without the dashes
     flags: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # all that stood between the command's name and the target
 
     @property
     def script(self) -> str:
@@ -58,7 +59,9 @@ class Job:
 def launch_command(job: Job) -> list[str]:
     """The command line to run. Raises BadInput where it could not work."""
     if not job.target:
-        raise BadInput("no script was given. Usage: bucketlab profile [options] train.py [its arguments]")
+        raise BadInput(
+            "no script was given. It stands after the options, and its own arguments after it: train.py [its arguments]"
+        )
     if job.own_launcher:
         if shutil.which(job.target[0]) is None:
             raise BadInput(f"there is no program {job.target[0]!r} to launch with. Is it installed and on PATH?")
@@ -85,7 +88,9 @@ def _check_script(job: Job) -> None:
     if script.startswith("-"):
         raise BadInput(f"{script} is no option here. Launch options come before the script, its own after it.")
     if not Path(script).exists():
-        raise BadInput(f"there is no script {script}. Another launcher goes after --, as in: profile -- accelerate ...")
+        raise BadInput(
+            f"there is no script {script}. A launcher of your own goes after --, as in: -- accelerate launch ..."
+        )
     if Path(script).is_dir():
         raise BadInput(f"{script} is a folder, not a script.")
 
