@@ -69,25 +69,6 @@ def test_a_hang_ends_with_the_stack_of_each_rank(tmp_path: Path) -> None:
     assert not _processes_with("hangs.py")
 
 
-@pytest.mark.fault(
-    "ranks",
-    "kill -9, timing",
-    command="profile",
-    outcome="exit code 1; the last line names rank, signal and step; no run is left",
-)
-def test_a_rank_killed_from_outside_is_named_with_its_signal(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    source = (SCRIPTS / "crash_rank1.py").read_text()
-    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert 'raise ValueError("a bad sample, on rank 1 alone")' in source
-    killed = source.replace('raise ValueError("a bad sample, on rank 1 alone")', kill)
-    script.write_text(killed)
-    done = bucketlab("profile", script, cwd=tmp_path, environment={"PYTHONPATH": _with(SCRIPTS)})
-    assert done.returncode == 1
-    assert "rank 1 of" in last_line(done) and "SIGKILL" in last_line(done)
-    assert _nothing_left(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,95 @@
+"""What the fuzz targets share: atheris around a reader, and mutations that keep JSON being JSON.
+
+A target is a file that says how to read some bytes (`read`) and what whole files look like (`seeds`). `read` may end
+with an error of ours, whose text must be a line or few; anything else is a find. Finds are kept in `corpus/<target>/`,
+which `tests/faults/test_fuzz.py` reads on every run of the tests, without atheris.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bucketlab.errors import BucketlabError
+
+Read = Callable[[bytes, Path], None]
+
+ROOT = Path(__file__).parents[1]
+CORPUS = ROOT / "fuzz" / "corpus"
+_DEFAULTS = ("-timeout=20", "-rss_limit_mb=3000", "-max_len=65536", "-use_value_profile=1")
+_ODD: tuple[Any, ...] = (None, True, 0, -1, 1, 2**31, 2**63, -(2**63), 10**40, 0.0, -0.5, 1e308, "", "\u202e", [], {})
+_LONGEST_MESSAGE = 2000
+
+
+def attempt(read: Read, data: bytes, folder: Path) -> str | None:
+    """Reads; the message of an error of ours, None where there was none."""
+    try:
+        read(data, folder)
+    except BucketlabError as error:
+        message = str(error)
+        assert message.strip(), "an error without a word"
+        assert len(message) <= _LONGEST_MESSAGE, f"a message of {len(message)} characters"
+        return message
+    return None
+
+
+def fuzz(name: str, read: Read, seeds: Iterable[bytes], is_json: bool = False) -> None:
+    """Runs libFuzzer, whose arguments the command takes, until it finds something or is told to stop."""
+    import atheris
+
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as scratch:
+        started, grown, work = (Path(scratch, part) for part in ("seeds", "grown", "work"))
+        for folder in (started, grown, work):
+            folder.mkdir()
+        for number, seed in enumerate(seeds):
+            (started / f"{number}").write_bytes(seed)
+        kept = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
+
+        def mutated(data: bytes, most: int, seed: int) -> bytes:
+            chance = random.Random(seed)
+            changed = with_something_odd(data, chance) if chance.random() < 0.7 else None
+            return changed if changed is not None and len(changed) <= most else atheris.Mutate(data, most)
+
+        arguments = [sys.argv[0], *_DEFAULTS, *sys.argv[1:], str(grown), str(started), *kept]
+        further = {"custom_mutator": mutated} if is_json else {}
+        atheris.Setup(arguments, lambda data: attempt(read, data, work), **further)
+        atheris.Fuzz()
+
+
+def with_something_odd(data: bytes, chance: random.Random) -> bytes | None:
+    """The same JSON document with one of its values changed, doubled or gone; None where it is none."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    places = list(_places(document, []))
+    if not places:
+        return None
+    holder, key = chance.choice(places)
+    action = chance.randrange(4)
+    if action == 0:
+        holder.pop(key)
+    elif action == 1 and isinstance(holder, list):
+        holder.insert(key, holder[key])
+    elif action == 2:
+        other, of_it = chance.choice(places)
+        holder[key] = other[of_it]
+    else:
+        holder[key] = chance.choice(_ODD)
+    try:
+        return json.dumps(document).encode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):  # put into itself
+        return None
+
+
+def _places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in list(parts):
+        found.append((value, key))
+        _places(one, found)
+    return found

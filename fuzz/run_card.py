@@ -1,0 +1,42 @@
+"""run.json: what `tune` without a script launches again. `python -m fuzz.run_card -max_total_time=60`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from bucketlab.launch.command import Job, launch_command
+from bucketlab.runs import RUN, RunCard, load_card
+from bucketlab.worker.config import Launch
+from fuzz.driver import fuzz
+
+
+def read(data: bytes, folder: Path) -> None:
+    (folder / RUN).write_bytes(data)
+    card = load_card(folder)
+    how = card.launch
+    job = Job(tuple(card.command), how.own_launcher, tuple(how.options.items()), tuple(how.flags))
+    assert job.name is not None
+    launch_command(job)
+
+
+def seeds() -> list[bytes]:
+    launch = Launch(folder="/home/me", options={"nproc-per-node": "2"}, flags=["module"])
+    card = RunCard(
+        run="train-1",
+        created="2026-01-01T00:00:00+00:00",
+        script="train.py",
+        command=["train", "--lr", "1"],
+        launch=launch,
+        versions={"torch": "2.13.0"},
+        world_size=2,
+        nodes=1,
+        backend="gloo",
+        bucket_cap_mb=[25.0],
+    )
+    return [msgspec.json.encode(card)]
+
+
+if __name__ == "__main__":
+    fuzz("run_card", read, seeds(), is_json=True)
