@@ -236,6 +236,8 @@ def test_another_unit_is_told_as_that(mistakes, key, right):
         ("{ low = 1, high = 64 }", "{ low = 1, hihg = 64 }", 15, "unknown key 'hihg': did you mean high?"),
         ("{ low = 1, high = 64 }", "25", 15, "must be a table"),
         ('NCCL_NET = "Socket"', 'nccl_net = "Socket"', 5, "no name of an environment variable"),
+        ('NCCL_NET = "Socket"', 'LD_PRELOAD = "x.so"', 5, "chooses code that is run"),
+        ("[search]", '[search]\nnccl = { NCCL_TUNER_PLUGIN = ["x.so"] }', 15, "chooses code that is run"),
         ("[search]", "[serach]", 14, "did you mean search?"),
         ("ranks = 4", 'ranks = 4\npreset = "10gbe"', 10, "no preset is called '10gbe'"),
         ("[search]", "[link.presets.x]\nlatency_us = 1\nbandwidth_gb_s = 1\n[search]", 14, "needs a source"),
