@@ -26,6 +26,12 @@ from bucketlab.errors import BadInput, WorkFailed
 @click.option(
     "--compute-scale", type=click.FloatRange(0, min_open=True), default=1.0, help="Compute takes so many times as long."
 )
+@click.option(
+    "--bandwidth-scale",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    help="The link carries so many times the bytes in the same time; latencies stay.",
+)
 @click.option("--dtype", metavar="NAME", help="Gradients travel as bf16, fp16, ...")
 @click.option("--accumulate", type=click.IntRange(1), help="Micro-batches a step.")
 @click.option("--straggler", metavar="PART", help="One rank's compute is slower by this part, such as 5%.")
@@ -38,6 +44,7 @@ def predict(
     ranks_per_node: int | None,
     algorithm: tuple[str, ...],
     compute_scale: float,
+    bandwidth_scale: float,
     dtype: str | None,
     accumulate: int | None,
     straggler: str | None,
@@ -53,7 +60,8 @@ def predict(
     from bucketlab.runs import find_run, is_trace, load_profile
 
     what_if = (link, ranks, ranks_per_node, *algorithm, dtype, accumulate, straggler)
-    asks_what_if = compute_scale != 1.0 or any(one is not None for one in what_if)
+    scaled = (compute_scale, bandwidth_scale) != (1.0, 1.0)
+    asks_what_if = scaled or any(one is not None for one in what_if)
     if run is not None and is_trace(Path(run)):
         if asks_what_if:
             raise BadInput(f"{run} is a trace, and what-ifs need a profile: bucketlab profile train.py")
@@ -68,6 +76,7 @@ def predict(
             ranks_per_node=ranks_per_node,
             algorithms=algorithm,
             compute_scale=compute_scale,
+            bandwidth_scale=bandwidth_scale,
             dtype=dtype,
             accumulate=accumulate,
             straggler=straggler,

@@ -55,6 +55,7 @@ class Question:
     fabric: Fabric | None = None  # another link, for example `bucketlab.link.sweep.fabric_of`; None: the measured one
     link_name: str = ""  # what to call it
     concurrency: int = 1  # collectives that move at a time on that other link
+    bandwidth_scale: float = 1.0  # every hop carries so many times the bytes in the same time; latencies stay
     compute_scale: float = 1.0  # compute takes so many times as long: 0.5 is a device twice as fast
     compression: float = 1.0  # bytes that travel, over bytes of the gradients; see `compression_of`
     accumulation: int | None = None  # backward passes per step, of which the last one synchronises
@@ -135,6 +136,7 @@ def ask(
     ranks_per_node: int | None = None,
     algorithms: Sequence[str] = (),
     compute_scale: float = 1.0,
+    bandwidth_scale: float = 1.0,
     dtype: str | None = None,
     accumulate: int | None = None,
     straggler: str | None = None,
@@ -156,6 +158,7 @@ def ask(
         ranks_per_node=ranks_per_node,
         algorithms=tuple(ALGORITHMS) if "all" in algorithms else tuple(algorithms) or (RING.name,),
         compute_scale=compute_scale,
+        bandwidth_scale=bandwidth_scale,
         compression=compression_of(profile, dtype) if dtype else 1.0,
         accumulation=accumulate,
         straggler=_share_of(straggler) if straggler else 0.0,
@@ -230,6 +233,7 @@ def _check(profile: Profile, question: Question) -> None:
         "--ranks": min(question.ranks, default=1),
         "--ranks-per-node": 1 if question.ranks_per_node is None else question.ranks_per_node,
         "--compute-scale": question.compute_scale,
+        "--bandwidth-scale": question.bandwidth_scale,
         "--dtype": question.compression,
         "--accumulate": 1 if question.accumulation is None else question.accumulation,
     }
@@ -318,7 +322,7 @@ class _Scene:
         self.ideal_ns, self.slowdown, self.now, self.per_node = ideal_ns, slowdown, now, per_node
         self.travelling_bytes = question.compression * sum(sum(module.bytes) for module in timeline.modules)
         self.measured = None if profile.link is None else curve_in_training(profile)
-        self.fabric = question.fabric or _fabric_of(profile)
+        self.fabric = _faster(question.fabric or _fabric_of(profile), question.bandwidth_scale)
         self.layouts = _layouts(profile, timeline)
         self.cap_mb_now = max(profile.modules, key=lambda one: one.parameters).bucket_cap_mb
 
@@ -417,6 +421,13 @@ def _fabric_of(profile: Profile) -> Fabric:
     return Fabric.of_ring(curve.latency_ns, curve.bandwidth_gb_s, profile.link.ranks)
 
 
+def _faster(fabric: Fabric, factor: float) -> Fabric:
+    inside, between = (
+        replace(wire, bandwidth_gb_s=wire.bandwidth_gb_s * factor) for wire in (fabric.inside, fabric.between)
+    )
+    return replace(fabric, inside=inside, between=between)
+
+
 @dataclass(frozen=True, eq=False)
 class _Layout:
     """Buckets that one capacity makes, in the order of launch."""
@@ -472,10 +483,11 @@ def _explicit_holds_for_first(profile: Profile) -> bool:
 
 
 def _link_name(profile: Profile, question: Question) -> str:
+    scaled = "" if question.bandwidth_scale == 1 else f", bandwidth x {question.bandwidth_scale:g}"
     if question.fabric is not None:
-        return question.link_name or "another link"
+        return f"{question.link_name or 'another link'}{scaled}"
     assert profile.link is not None
-    return f"{profile.link.what}, as measured"
+    return f"{profile.link.what}{scaled or ', as measured'}"
 
 
 def _findings(rows: list[Row]) -> list[str]:

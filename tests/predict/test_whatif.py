@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from typing import Any
 
@@ -106,6 +107,28 @@ def test_a_measured_link_without_bends_is_carried_over_as_the_hops_that_make_it(
     for one, other in zip(carried, made, strict=True):
         assert one.current_step_ns == pytest.approx(other.current_step_ns, rel=1e-3)
         assert one.step_ns == pytest.approx(other.step_ns, rel=3e-3)
+
+
+def test_another_bandwidth_is_that_of_every_hop() -> None:
+    faster = Fabric(inside=Wire(3_400, 4.5), between=Wire(14_000, 0.5), start_ns=8_400)
+    slower = Fabric(inside=Wire(3_400, 9), between=Wire(14_000, 1), start_ns=8_400)
+    question = {"ranks": [2, 24], "ranks_per_node": 8, "algorithms": list(ALGORITHMS)}
+    scaled = answer_to(profiles.exposed(), **question, fabric=slower, bandwidth_scale=0.5)
+    assert scaled.rows == answer_to(profiles.exposed(), **question, fabric=faster).rows
+
+
+@pytest.mark.parametrize("factor", [0.25, 8.0])
+def test_another_bandwidth_stretches_the_measured_curve_and_leaves_its_latency(factor: float) -> None:
+    profile = profiles.exposed()
+    timeline, curve = timeline_of(profile), LinkCurve.of(profile.link)
+    fitted_ns = curve.latency_ns + curve.bytes / curve.bandwidth_gb_s
+    ns = curve.ns * (curve.latency_ns + curve.bytes / (factor * curve.bandwidth_gb_s)) / fitted_ns
+    other = dataclasses.replace(curve, ns=ns, slope_ns=curve.slope_ns / factor)
+    now = current_layouts(profile, timeline)
+    slowdown = fit_slowdown(timeline, curve, observations(profile, now))
+    answer = answer_to(profile, bandwidth_scale=factor)
+    assert only(answer).current_step_ns == pytest.approx(replay(timeline, now, other, slowdown).step_ns, abs=1)
+    assert answer.link == f"nccl over NVLink, bandwidth x {factor:g}"
 
 
 def test_one_rank_waits_for_nobody() -> None:
@@ -217,6 +240,7 @@ def test_answers_survive_json() -> None:
         ({"ranks": [0]}, "--ranks 0: must be more than 0"),
         ({"ranks_per_node": 0}, "--ranks-per-node 0"),
         ({"compute_scale": float("nan")}, "--compute-scale nan"),
+        ({"bandwidth_scale": -2.0}, "--bandwidth-scale -2"),
         ({"compression": 0.0}, "--dtype 0"),
         ({"accumulation": -1}, "--accumulate -1"),
         ({"straggler": -0.1}, "--straggler -0.1"),
