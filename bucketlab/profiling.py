@@ -106,7 +106,11 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
 
 def launch_of(job: Job) -> Launch:
     return Launch(
-        folder=str(Path.cwd()), own_launcher=job.own_launcher, options=dict(job.options), flags=list(job.flags)
+        folder=str(Path.cwd()),
+        own_launcher=job.own_launcher,
+        options=dict(job.options),
+        flags=list(job.flags),
+        words=without_secrets(job.words),
     )
 
 
@@ -139,11 +143,12 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
 def _write_page(folder: Path) -> None:
     """The page only shows what the profile holds: where it cannot be written, nothing is lost."""
     from bucketlab.report.html import write_report  # rich, numpy and the predictions: not before the script has ended
+    from bucketlab.reporting import newest_study, results_near
     from bucketlab.tensorboard.scalars import write_scalars
 
     try:
         profile = load_profile(folder)
-        write_report(profile, folder)
+        write_report(profile, folder, newest_study(profile, results_near(folder.parent)))
         write_scalars(profile, folder)
     except OSError as error:
         print(f"bucketlab: report.html or TensorBoard's scalars were not written: {error.strerror}.", file=sys.stderr)

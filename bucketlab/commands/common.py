@@ -14,7 +14,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class LaunchCommand(click.Command):
-    """A command in front of a script: options end where the script begins; after `--` stands a whole command line."""
+    """A command in front of a script: options end where the script begins; after `--` stands a whole command line.
+
+    Besides its own parameters it gets `own_launcher`, and `words`: what stood before the target, as it was typed.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -22,6 +25,7 @@ class LaunchCommand(click.Command):
         target = ctx.params["target"]
         before = len(given) - len(target) - 1
         ctx.params["own_launcher"] = bool(target) and before >= 0 and given[before] == "--"
+        ctx.params["words"] = tuple(given[: len(given) - len(target)])
         return rest
 
 
@@ -43,7 +47,7 @@ def job_of(target: tuple[str, ...], own_launcher: bool, options: dict[str, Any])
     given = {name: options[name.replace("-", "_")] for name in TORCHRUN_OPTIONS}
     flags = tuple(name for name in TORCHRUN_FLAGS if options[name.replace("-", "_")])
     chosen = tuple((name, str(value)) for name, value in given.items() if value is not None)
-    return Job(target=target, own_launcher=own_launcher, options=chosen, flags=flags)
+    return Job(target=target, own_launcher=own_launcher, options=chosen, flags=flags, words=options["words"])
 
 
 def print_json(document: object) -> None:
