@@ -16,11 +16,11 @@ from statistics import NormalDist
 import numpy as np
 
 from bucketlab.analysis.files import analyze_paths
-from bucketlab.errors import BucketlabError
+from bucketlab.errors import BadInput, BucketlabError
 from bucketlab.report import units
-from bucketlab.runs import load_profile
+from bucketlab.runs import find_run, load_profile, newest_runs
 from bucketlab.schema.comparison import AlignedBuckets, Comparison, Figure, Unit
-from bucketlab.schema.profile import Breakdown, Bucket, Profile
+from bucketlab.schema.profile import Bucket, Link, LinkPoint, Profile
 
 _RESAMPLES = 4000
 _PARTS = {
@@ -35,7 +35,34 @@ _PARTS = {
 # Without an interval, less than this part of the step is called unchanged.
 _NOISE = 0.02
 
+_MOST_HOSTS = 4
+# Of fewer steps a tenth is not one.
+_FEWEST_FOR_EDGES = 20
+
 Samples = dict[str, list[float]]  # of each part, a value for each traced step: the median over ranks
+
+
+def find_pair(a: str | None, b: str | None, out: Path) -> tuple[Path, Path]:
+    """Folders of the runs before and after, by what names them for `find_run`.
+
+    Args:
+        a: None for the newest run but one.
+        b: None for the newest run.
+        out: folder of runs.
+
+    Raises:
+        BadInput: there is no such run, or both names are those of one run.
+    """
+    after = find_run(b, out)
+    if a is None:
+        earlier = [run for run in newest_runs(out) if not run.samefile(after)]
+        if not earlier:
+            raise BadInput(f"{out} holds one profiled run, {after.name}: make another to compare it with.")
+        return earlier[0], after
+    before = find_run(a, out)
+    if before.samefile(after):
+        raise BadInput(f"{a} is {'the newest run itself' if b is None else f'{b} itself'}: give two runs.")
+    return before, after
 
 
 def compare(a: Path, b: Path) -> Comparison:
@@ -115,6 +142,7 @@ def _differences(a: Profile, b: Profile) -> tuple[list[str], list[str]]:
         "nodes": (str(a.nodes), str(b.nodes)),
         "backend": (a.backend, b.backend),
         "device": (a.device, b.device),
+        "hosts": (_hosts(a), _hosts(b)),
         "buckets": (_setting(a), _setting(b)),
         "link": (a.link.what if a.link else "not measured", b.link.what if b.link else "not measured"),
         **{
@@ -129,6 +157,11 @@ def _model(run: Profile) -> str:
     names = ", ".join(dict.fromkeys(module.name for module in run.modules))
     total = units.size(sum(one.bytes for one in run.gradients))
     return f"{names or 'unknown model'} with {len(run.gradients):,} of {total}"
+
+
+def _hosts(run: Profile) -> str:
+    hosts = list(dict.fromkeys(one.host for one in run.ranks if one.host))
+    return ", ".join(hosts[:_MOST_HOSTS]) + (f" and {len(hosts) - _MOST_HOSTS:,} more" if hosts[_MOST_HOSTS:] else "")
 
 
 def _setting(run: Profile) -> str:
@@ -152,7 +185,7 @@ def _speedup(a: Profile, b: Profile) -> tuple[float | None, tuple[float, float] 
     speedup = a.step.median_ns / b.step.median_ns - 1
     if min(len(a.step.samples), len(b.step.samples)) < 3:
         return speedup, None
-    before, after = (_resampled_medians(run.step.samples, seed) for seed, run in enumerate((a, b)) if run.step)
+    before, after = (_resampled(run.step.samples, 0.5, seed) for seed, run in enumerate((a, b)) if run.step)
     low, high = np.quantile(before / after - 1, [0.025, 0.975])
     return speedup, (float(low), float(high))
 
@@ -160,22 +193,32 @@ def _speedup(a: Profile, b: Profile) -> tuple[float | None, tuple[float, float] 
 def _times(a: Profile, b: Profile) -> list[Figure]:
     if a.step is None and b.step is None:
         return []
-    median = _figure("step, untraced", "ns", _of(a, "median_ns"), _of(b, "median_ns"))
-    if a.step and b.step and min(len(a.step.samples), len(b.step.samples)) >= 3:
-        before, after = _resampled_medians(a.step.samples, 0), _resampled_medians(b.step.samples, 1)
-        low, high = np.quantile(after - before, [0.025, 0.975])
-        median.low, median.high = float(low), float(high)
-        median.samples = (len(a.step.samples), len(b.step.samples))
-    edges = [_figure(f"step, {name}", "ns", _of(a, f"{name}_ns"), _of(b, f"{name}_ns")) for name in ("p10", "p90")]
-    return [median, *edges]
+    quantiles = {"step, untraced": ("median_ns", 0.5, 3)} | {
+        f"step, {name}": (f"{name}_ns", share, _FEWEST_FOR_EDGES) for name, share in (("p10", 0.1), ("p90", 0.9))
+    }
+    return [
+        _between_steps(_figure(name, "ns", _of(a, field), _of(b, field)), a, b, share, fewest)
+        for name, (field, share, fewest) in quantiles.items()
+    ]
+
+
+def _between_steps(figure: Figure, a: Profile, b: Profile, share: float, fewest: int) -> Figure:
+    """With a bootstrap interval of the difference between two quantiles of step time."""
+    if a.step is None or b.step is None or min(len(a.step.samples), len(b.step.samples)) < fewest:
+        return figure
+    before, after = _resampled(a.step.samples, share, 0), _resampled(b.step.samples, share, 1)
+    low, high = np.quantile(after - before, [0.025, 0.975])
+    figure.low, figure.high = float(low), float(high)
+    figure.samples = (len(a.step.samples), len(b.step.samples))
+    return figure
 
 
 def _of(run: Profile, field: str) -> float | None:
     return None if run.step is None else float(getattr(run.step, field))
 
 
-def _resampled_medians(samples: Sequence[int], seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Medians of circular block bootstrap resamples (Politis and Romano 1992): neighbouring steps are alike.
+def _resampled(samples: Sequence[int], share: float, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """A quantile of circular block bootstrap resamples (Politis and Romano 1992): neighbouring steps are alike.
 
     Returns:
         shape (_RESAMPLES,), the same for the same samples and seed.
@@ -185,7 +228,7 @@ def _resampled_medians(samples: Sequence[int], seed: int) -> np.ndarray[tuple[in
     length = max(1, round(count ** (1 / 3)))
     starts = np.random.default_rng(seed).integers(0, count, (_RESAMPLES, math.ceil(count / length)))
     picks = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :count] % count
-    return np.asarray(np.median(values[picks], axis=1))
+    return np.asarray(np.quantile(values[picks], share, axis=1))
 
 
 def _parts(a: Profile, b: Profile, a_traced: Samples, b_traced: Samples) -> list[Figure]:
@@ -193,18 +236,22 @@ def _parts(a: Profile, b: Profile, a_traced: Samples, b_traced: Samples) -> list
         _with_interval(_figure(name, "ns", _part(a, field), _part(b, field)), a_traced.get(field), b_traced.get(field))
         for name, field in {"step, traced": "wall_ns", **_PARTS}.items()
     ]
-    ratio = _figure("overlap ratio", "share", _ratio(a.breakdown), _ratio(b.breakdown))
+    ratio = _with_interval(
+        _figure("overlap ratio", "share", _part(a, "overlap_ratio"), _part(b, "overlap_ratio")),
+        _ratios(a_traced),
+        _ratios(b_traced),
+    )
     return [one for one in [*found, ratio] if (one.a or one.b) is not None and (one.a, one.b) != (0, 0)]
 
 
 def _part(run: Profile, field: str) -> float | None:
-    return None if run.breakdown is None else float(getattr(run.breakdown, field))
+    value = None if run.breakdown is None else getattr(run.breakdown, field)
+    return None if value is None else float(value)
 
 
-def _ratio(breakdown: Breakdown | None) -> float | None:
-    if breakdown is None or not breakdown.communication_ns:
-        return None
-    return breakdown.overlap_ns / breakdown.communication_ns
+def _ratios(traced: Samples) -> list[float]:
+    pairs = zip(traced.get("overlap_ns", []), traced.get("communication_ns", []), strict=True)
+    return [overlap / communication for overlap, communication in pairs if communication]
 
 
 def _with_interval(figure: Figure, a: Sequence[float] | None, b: Sequence[float] | None) -> Figure:
@@ -239,6 +286,7 @@ def _rest(a: Profile, b: Profile) -> list[Figure]:
         _figure("buckets", "count", float(len(a.buckets)), float(len(b.buckets))),
         _figure("link latency", "ns", _maybe(a.link, "latency_ns"), _maybe(b.link, "latency_ns")),
         _figure("link bandwidth", "gb_s", _maybe(a.link, "bandwidth_gb_s"), _maybe(b.link, "bandwidth_gb_s")),
+        *_transfers(a.link, b.link),
         _figure("latest rank comes late", "ns", _latest(a), _latest(b)),
         _figure("peak memory of a rank", "bytes", _maybe(a.memory, "peak_bytes"), _maybe(b.memory, "peak_bytes")),
         _figure(
@@ -250,6 +298,23 @@ def _rest(a: Profile, b: Profile) -> list[Figure]:
         _figure("predicted best step", "ns", _best(a), _best(b)),
     ]
     return [one for one in figures if one.a is not None or one.b is not None]
+
+
+def _transfers(a: Link | None, b: Link | None) -> list[Figure]:
+    """All-reduces of the smallest and of the largest size that both links were measured with."""
+    before, after = ({one.bytes: one for one in link.points if one.in_flight == 1} if link else {} for link in (a, b))
+    both = sorted(before.keys() & after.keys())
+    return [_transfer(before[size], after[size]) for size in dict.fromkeys([*both[:1], *both[-1:]])]
+
+
+def _transfer(a: LinkPoint, b: LinkPoint) -> Figure:
+    """The two were measured apart, so the halves of their intervals add up as the sides of a right angle do."""
+    figure = _figure(f"all-reduce of {units.size(a.bytes)}", "ns", float(a.ns), float(b.ns))
+    if None not in (a.low_ns, a.high_ns, b.low_ns, b.high_ns):
+        figure.low = b.ns - a.ns - math.hypot(b.ns - (b.low_ns or 0), (a.high_ns or 0) - a.ns)
+        figure.high = b.ns - a.ns + math.hypot((b.high_ns or 0) - b.ns, a.ns - (a.low_ns or 0))
+        figure.samples = (a.repetitions, b.repetitions)
+    return figure
 
 
 def _maybe(part: object | None, field: str) -> float | None:
@@ -369,7 +434,10 @@ def _moved(figure: Figure, name: str, a: Profile, b: Profile) -> str:
 
 
 def _notes(a: Profile, b: Profile, a_traced: Samples | None, b_traced: Samples | None) -> list[str]:
-    notes = ["intervals are 95 % and hold for chance within the two runs, not for what changed around them"]
+    notes = [
+        "intervals are 95 % and hold for chance within the two runs, not for what changed around them",
+        "a figure without an interval is one number of each run",
+    ]
     for name, run, traced in (("A", a, a_traced), ("B", b, b_traced)):
         if traced is None and run.breakdown is not None:
             notes.append(f"the traces of {name} are not beside its profile: parts of its step have no interval")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysi
 from bucketlab.schema.profile import Breakdown, Bucket, Profile, RankSummary
 from bucketlab.schema.tuning import Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
+from bucketlab.tune.space import identity_of
 
 STUDIES = Path("sweeps")
 
@@ -45,7 +47,7 @@ def make_report(run: str | None, out: Path, study: str | None, perfetto: bool) -
     else:
         folder = find_run(run, out)
         profile = load_profile(folder)
-        page = write_report(profile, folder, _study_of(profile, study))
+        page = write_report(profile, folder, _study_of(profile, study, folder.parent))
     written: list[str] = []
     if perfetto:
         from bucketlab.report.perfetto import write_perfetto
@@ -62,14 +64,23 @@ def _traces_only(run: str | None, out: Path) -> Path | None:
     return None if (path / PROFILE).is_file() else path
 
 
-def _study_of(profile: Profile, study: str | None) -> Tuning | None:
-    if study is not None:
-        found = load_result(find_result(study, STUDIES))
-        if not _same_job(found, profile):
-            raise BadInput(f"the study {study} is of another job than {profile.run}: other gradients or ranks.")
-        return found
-    results = sorted(STUDIES.glob(f"*/{RESULT}"), key=lambda one: one.stat().st_mtime, reverse=True)
-    for path in results:
+def _study_of(profile: Profile, study: str | None, out: Path) -> Tuning | None:
+    if study is None:
+        return newest_study(profile, results_near(out))
+    found = load_result(find_result(study, STUDIES))
+    if not _same_job(found, profile):
+        raise BadInput(f"the study {study} is of another job than {profile.run}: other gradients or ranks.")
+    return found
+
+
+def results_near(out: Path) -> list[Path]:
+    """Results of all studies that lie where `tune` leaves them: in the folder it is run in, or beside the runs'."""
+    return [path for top in {STUDIES.resolve(), (out.resolve().parent / STUDIES)} for path in top.glob(f"*/{RESULT}")]
+
+
+def newest_study(profile: Profile, results: Iterable[Path]) -> Tuning | None:
+    """The newest readable result of a study of the job that was profiled; None where there is none."""
+    for path in sorted(results, key=lambda one: one.stat().st_mtime, reverse=True):
         with contextlib.suppress(BadInput):
             if _same_job(found := load_result(path.parent), profile):
                 return found
@@ -77,9 +88,11 @@ def _study_of(profile: Profile, study: str | None) -> Tuning | None:
 
 
 def _same_job(tuning: Tuning, profile: Profile) -> bool:
-    same_kind = tuning.kind == profile.kind  # measured and emulated trials are not drawn on one curve
-    gradient_bytes = sum(one.bytes for one in profile.gradients)
-    return same_kind and (tuning.job.gradient_bytes, tuning.job.world_size) == (gradient_bytes, profile.world_size)
+    if tuning.kind != profile.kind:  # measured and emulated trials are not drawn on one curve
+        return False
+    return tuning.job == identity_of(
+        [(one.module, one.bytes, one.dtype) for one in profile.gradients], profile.world_size
+    )
 
 
 # ---- traces of other programs -----------------------------------------------------------------------------------
@@ -134,8 +147,7 @@ def profile_of_traces(path: Path) -> Profile:
         notes=[
             f"each collective of rank {first.rank if first.rank is not None else 'unknown'} stands as a bucket, "
             "named by its operation; medians over its steps where all have as many, else its last step",
-            *analysis.warnings,
-            *(line for one in analysis.ranks for line in one.warnings),
+            *dict.fromkeys([*analysis.warnings, *(line for one in analysis.ranks for line in one.warnings)]),
         ],
         advice=[],
         seconds={},

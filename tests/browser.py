@@ -91,7 +91,11 @@ class Browser:
 
     def theme(self, scheme: str) -> None:
         """`scheme`: light or dark, as the system would ask for it."""
-        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.media("prefers-color-scheme", scheme)
+
+    def media(self, feature: str, value: str) -> None:
+        """One thing that the system tells pages, in place of what was set before."""
+        self._ask("Emulation.setEmulatedMedia", features=[{"name": feature, "value": value}])
 
     def allow_clipboard(self) -> None:
         """Pages may read and write the (headless) clipboard from now on."""

@@ -6,22 +6,36 @@ from pathlib import Path
 
 import click
 
-from bucketlab.commands.common import print_json
+from bucketlab.commands.common import print_json, say
 
 
 @click.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", required=False)
+@click.argument("b", required=False)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
 )
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write a page with charts."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def compare(a: str, b: str, out: Path, as_json: bool) -> None:
-    """Two profiled runs side by side, A before and B after: every figure with its difference and interval."""
-    from bucketlab.comparing import compare as compared
-    from bucketlab.runs import find_run
+def compare(a: str | None, b: str | None, out: Path, html: Path | None, as_json: bool) -> None:
+    """Two profiled runs side by side, A before and B after: every figure with its difference and interval.
 
-    comparison = compared(find_run(a, out), find_run(b, out))
+    A run is named by its path, its name, the beginning of its name, or as latest. Without B, A is compared with the
+    newest run; without either, the newest with the one before it.
+    """
+    from bucketlab.comparing import compare as compared
+    from bucketlab.comparing import find_pair
+
+    before, after = find_pair(a, b, out)
+    comparison = compared(before, after)
+    if html is not None:
+        from bucketlab.report.html.comparison import write_comparison
+        from bucketlab.runs import load_profile
+
+        write_comparison(comparison, load_profile(before), load_profile(after), html)
+        say(f"the page with charts is {html}")
     if as_json:
         print_json(comparison)
         return

@@ -25,9 +25,10 @@ from bucketlab.trace.kineto import read_trace
 from bucketlab.trace.source import Damaged, blocks
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-_PROCESS = (
-    1_000_000_007  # a process of no trace: Kineto's are those of the host, small numbers for devices, and 2**63-1
-)
+# A process, and threads from it on, that no trace has: Kineto's are those of the host, small numbers for devices and
+# streams, and 2**63-1. Perfetto names threads by their number alone, whatever their process (`UpdateThreadName` in its
+# json_trace_parser_impl.cc), so a number that the trace has too would name the wrong one. It reads 32 bits.
+_PROCESS = 1_000_000_007
 _HEAD_BYTES = 1 << 24  # the list begins within it; what stands before it are a few lines on devices
 
 
@@ -93,16 +94,18 @@ def _with(trace: Path, added: bytes) -> Iterator[bytes]:
 
 
 def _events(analysis: RankAnalysis, profile: Profile) -> Iterator[dict[str, Any]]:
-    yield {"ph": "M", "pid": _PROCESS, "tid": 0, "name": "process_name", "args": {"name": "BucketLab: buckets"}}
-    yield {"ph": "M", "pid": _PROCESS, "tid": 0, "name": "process_sort_index", "args": {"sort_index": -1}}
-    named: set[int] = set()
+    yield {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "BucketLab: buckets"}}
+    yield {"ph": "M", "pid": _PROCESS, "name": "process_sort_index", "args": {"sort_index": -1}}
+    tracks = _Tracks()
     for step in analysis.steps:
-        for track, event in enumerate(_travelling(step)):
-            bucket = track if event.bucket is None else event.bucket
-            if bucket not in named:
-                named.add(bucket)
-                yield _metadata(bucket, "thread_name", {"name": f"bucket {bucket}"})
-                yield _metadata(bucket, "thread_sort_index", {"sort_index": bucket})
+        for position, event in enumerate(_travelling(step)):
+            bucket = position if event.bucket is None else event.bucket
+            ready_ns = event.start_ns if event.ready_ns is None else min(event.ready_ns, event.start_ns)
+            begin_ns, start_ns, end_ns = (step.start_ns + one for one in (ready_ns, event.start_ns, event.end_ns))
+            thread, metadata = tracks.place(bucket, begin_ns, end_ns)
+            yield from metadata
+            if begin_ns < start_ns:
+                yield _range(thread, "ready, waits for the link", begin_ns, start_ns)
             args = {
                 "step": step.name,
                 "bytes": event.bytes,
@@ -110,12 +113,34 @@ def _events(analysis: RankAnalysis, profile: Profile) -> Iterator[dict[str, Any]
                 "bus_gb_s": event.bus_gb_s,
                 "parameters": _names(profile, bucket),
             }
-            ready_ns = event.start_ns if event.ready_ns is None else min(event.ready_ns, event.start_ns)
-            if ready_ns < event.start_ns:
-                yield _range(
-                    bucket, "ready, waits for the link", step.start_ns + ready_ns, step.start_ns + event.start_ns
-                )
-            yield _range(bucket, event.op, step.start_ns + event.start_ns, step.start_ns + event.end_ns, args)
+            yield _range(thread, event.op, start_ns, end_ns, args)
+
+
+class _Tracks:
+    """A track for each bucket, and further ones where a host that runs ahead has it twice at a time.
+
+    Ranges of one thread may follow one another or nest; those that overlap otherwise are drawn wrong.
+    """
+
+    def __init__(self) -> None:
+        self._threads: dict[tuple[int, int], int] = {}  # bucket, which of its tracks
+        self._over_ns: dict[int, int] = {}  # until when each thread is taken
+
+    def place(self, bucket: int, from_ns: int, to_ns: int) -> tuple[int, list[dict[str, Any]]]:
+        """A thread that is free from then on, and what names it where it is new."""
+        number = 0
+        while (known := self._threads.get((bucket, number))) is not None and self._over_ns[known] > from_ns:
+            number += 1
+        metadata = []
+        if known is None:
+            known = self._threads[bucket, number] = _PROCESS + 1 + len(self._threads)
+            name = f"bucket {bucket}" if number == 0 else f"bucket {bucket}, of the next step"
+            metadata = [
+                {"ph": "M", "pid": _PROCESS, "tid": known, "name": "thread_name", "args": {"name": name}},
+                {"ph": "M", "pid": _PROCESS, "tid": known, "name": "thread_sort_index", "args": {"sort_index": bucket}},
+            ]
+        self._over_ns[known] = to_ns
+        return known, metadata
 
 
 def _travelling(step: StepAnalysis) -> list[Any]:
@@ -124,15 +149,11 @@ def _travelling(step: StepAnalysis) -> list[Any]:
     return buckets or step.events
 
 
-def _metadata(track: int, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "pid": _PROCESS, "tid": track + 1, "name": name, "args": args}
-
-
-def _range(track: int, name: str, from_ns: int, to_ns: int, args: dict[str, Any] | None = None) -> dict[str, Any]:
+def _range(thread: int, name: str, from_ns: int, to_ns: int, args: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "ph": "X",
         "pid": _PROCESS,
-        "tid": track + 1,
+        "tid": thread,
         "cat": "bucketlab",
         "name": name,
         "ts": msgspec.Raw(_microseconds(from_ns)),

@@ -12,9 +12,9 @@ const STYLE = `
   button[aria-pressed="true"] { background: #1f5fd0; color: #fff; border-color: #1f5fd0; }
   iframe { flex: 1; border: 0; width: 100%; }
   .pane { flex: 1; overflow: auto; padding: 18px 24px; }
-  h1 { font-size: 22px; margin: 0 0 8px; letter-spacing: -0.01em; } h2 { font-size: 15px; margin: 20px 0 6px; }
+  h1 { font-size: 22px; margin: 0 0 8px; letter-spacing: -0.01em; }
   table { border-collapse: collapse; } th, td { text-align: right; padding: 4px 14px 4px 0; border-bottom: 1px solid light-dark(#e7eaee, #20262f); overflow-wrap: anywhere; }
-  th { color: light-dark(#59626e, #96a1ae); font-weight: 550; } td:first-child, th:first-child, td.name { text-align: left; }
+  th { color: light-dark(#59626e, #96a1ae); font-weight: 550; } td:first-child, th:first-child, .name { text-align: left; }
   .dim { color: light-dark(#59626e, #96a1ae); } .problem { color: light-dark(#c23c12, #ff8a5c); } .message { font-size: 16px; max-width: 70ch; }
   tr.run { cursor: pointer; } tr.run:hover td { background: light-dark(#eef3fd, #1a2433); }
 `;
@@ -32,7 +32,6 @@ function el(tag, attributes, ...children) {
 // The module lies at data/plugin/bucketlab/index.js; what it asks for lies beside it.
 const beside = (path) => new URL(path, import.meta.url).href;
 const ask = async (path) => (await fetch(beside(path))).json();
-const ms = (ns) => (ns === null ? "–" : `${(ns / 1e6).toPrecision(3)} ms`);
 
 let state = { runs: [], message: "", view: "list", run: null, a: null, b: null };
 
@@ -82,9 +81,9 @@ function drawList() {
   const rows = state.runs.map((one) =>
     one.problem
       ? el("tr", {}, el("td", {}, one.name), el("td", { class: "name problem", colspan: "7" }, one.problem))
-      : el("tr", { class: "run", "data-run": one.name, onclick: () => go({ view: "report", run: one.name }) }, el("td", {}, el("button", { type: "button" }, one.name)), el("td", {}, one.kind), el("td", {}, one.world_size), el("td", {}, one.setting), el("td", {}, ms(one.step_ns)), el("td", {}, ms(one.exposed_ns)), el("td", {}, one.overlap_ratio === null ? "–" : `${(100 * one.overlap_ratio).toFixed(1)} %`), el("td", { class: "name" }, one.script)),
+      : el("tr", { class: "run", "data-run": one.name, onclick: () => go({ view: "report", run: one.name }) }, el("td", {}, el("button", { type: "button" }, one.name)), el("td", {}, one.kind), el("td", {}, one.world_size), el("td", {}, one.setting), el("td", {}, one.step), el("td", {}, one.exposed), el("td", {}, one.overlap_ratio), el("td", { class: "name" }, one.script)),
   );
-  return el("div", { class: "pane", id: "list" }, el("table", {}, el("thead", {}, el("tr", {}, ["run", "kind", "ranks", "bucket size", "step", "exposed", "overlap ratio", "script"].map((one) => el("th", {}, one)))), el("tbody", {}, rows)));
+  return el("div", { class: "pane", id: "list" }, el("table", {}, el("thead", {}, el("tr", {}, ["run", "kind", "ranks", "bucket size", "step", "exposed", "overlap ratio", "script"].map((one) => el("th", { scope: "col", class: one === "script" ? "name" : null }, one)))), el("tbody", {}, rows)));
 }
 
 function drawReport() {
@@ -92,27 +91,6 @@ function drawReport() {
 }
 
 function drawCompare() {
-  const pane = el("div", { class: "pane", id: "comparison" }, el("p", { class: "dim" }, "Comparing…"));
-  const { a, b } = state;
-  ask(`compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`).then(
-    (answer) => pane.replaceChildren(...(answer.problem ? [el("p", { class: "message problem" }, answer.problem)] : compared(answer))),
-    (error) => pane.replaceChildren(el("p", { class: "message problem" }, error.message)),
-  );
-  return pane;
-}
-
-function compared({ comparison, cells }) {
-  const head = (names) => el("thead", {}, el("tr", {}, names.map((one) => el("th", {}, one))));
-  const times = (row) => [row.a_end_ns, row.b_end_ns, row.a_exposed_ns, row.b_exposed_ns].map((one) => el("td", {}, ms(one)));
-  const span = (list) => (list.length > 1 ? `${Math.min(...list)}..${Math.max(...list)}` : list.length ? list[0] : "–");
-  const names = (list) => (list.length > 1 ? `${list[0]} to ${list[list.length - 1]}` : list[0] || "");
-  return [
-    el("h1", { id: "verdict" }, comparison.verdict),
-    el("p", { class: "dim" }, `A: ${comparison.a} (${comparison.kind[0]})   B: ${comparison.b} (${comparison.kind[1]})`),
-    comparison.differences.length ? el("div", {}, el("h2", {}, "What differs in the jobs"), el("ul", {}, comparison.differences.map((one) => el("li", {}, one)))) : null,
-    el("h2", {}, "Figures"),
-    el("table", {}, head(["", "A", "B", "B − A", "95 % interval"]), el("tbody", {}, cells.map((row) => el("tr", {}, row.map((one) => el("td", {}, one)))))),
-    comparison.comparable && comparison.buckets.length ? el("div", {}, el("h2", {}, "Buckets with the same parameters"), el("table", {}, head(["A", "B", "MiB", "A end", "B end", "A exposed", "B exposed", "parameters"]), el("tbody", {}, comparison.buckets.slice(0, 200).map((row) => el("tr", {}, el("td", {}, span(row.a_indices)), el("td", {}, span(row.b_indices)), el("td", {}, (row.bytes / 1048576).toPrecision(3)), times(row), el("td", { class: "name" }, names(row.parameters))))))) : null,
-    el("ul", { class: "dim" }, comparison.notes.map((one) => el("li", {}, one))),
-  ].filter(Boolean);
+  const asked = new URLSearchParams({ a: state.a, b: state.b });
+  return el("iframe", { id: "comparison", title: `${state.a} against ${state.b}`, src: beside(`comparison?${asked}`) });
 }

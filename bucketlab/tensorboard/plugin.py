@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,15 @@ from tensorboard.plugins import base_plugin
 from werkzeug.wrappers import Request, Response
 
 from bucketlab.errors import BucketlabError
+from bucketlab.report import units
 from bucketlab.runs import PROFILE, load_profile
-from bucketlab.schema.comparison import Comparison
 from bucketlab.schema.profile import Profile
+from bucketlab.tune.files import RESULT
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
+
+    from bucketlab.report.html import Page
 
 _DEEPEST = 3  # folders below the log folder
 _MOST_FOLDERS = 5000  # looked into: a log folder may be someone's whole disk
@@ -35,7 +39,7 @@ _App = Callable[[dict[str, Any], "StartResponse"], Iterable[bytes]]
 
 
 class RunRow(msgspec.Struct, kw_only=True):
-    """One run in the list."""
+    """One run in the list, its figures as the terminal writes them."""
 
     name: str  # its folder, from the log folder on
     created: str = ""
@@ -43,9 +47,9 @@ class RunRow(msgspec.Struct, kw_only=True):
     kind: str = ""
     world_size: int | None = None
     setting: str = ""
-    step_ns: int | None = None
-    exposed_ns: int | None = None
-    overlap_ratio: float | None = None
+    step: str = units.NOTHING
+    exposed: str = units.NOTHING
+    overlap_ratio: str = units.NOTHING
     problem: str | None = None  # why its profile cannot be read
 
 
@@ -62,35 +66,34 @@ class BucketLabPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     def __init__(self, context: base_plugin.TBContext) -> None:
         self._logdir = context.logdir
         self._lock = threading.Lock()
-        self._seen: tuple[float, dict[str, Path]] = (-_FRESH_SECONDS, {})
+        self._seen = (-_FRESH_SECONDS, _Found())
 
     def get_plugin_apps(self) -> dict[str, _App]:
         return {
             "/index.js": _app(self._script),
             "/runs": _app(self._runs),
             "/report": _app(self._report),
-            "/compare": _app(self._compare),
+            "/comparison": _app(self._comparison),
         }
 
     def is_active(self) -> bool:
-        return bool(self._folders())
+        return bool(self._found().runs)
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="BucketLab", disable_reload=True)
 
     # ---- what is there ------------------------------------------------------------------------------------------
 
-    def _folders(self) -> dict[str, Path]:
-        """Folders of runs by name."""
+    def _found(self) -> _Found:
         with self._lock:
             at, found = self._seen
             if time.monotonic() - at >= _FRESH_SECONDS:
-                found = _find(Path(self._logdir)) if self._logdir else {}
+                found = _find(Path(self._logdir)) if self._logdir else _Found()
                 self._seen = (time.monotonic(), found)
             return found
 
     def _list(self) -> RunList:
-        rows = [_row(name, folder) for name, folder in sorted(self._folders().items())]
+        rows = [_row(name, folder) for name, folder in sorted(self._found().runs.items())]
         rows.sort(key=lambda row: row.created, reverse=True)
         return RunList(runs=rows, message="" if rows else self._nothing())
 
@@ -112,49 +115,59 @@ class BucketLabPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def _report(self, request: Request) -> Response:
         from bucketlab.report.html import render
+        from bucketlab.reporting import newest_study, results_near
 
         found = self._asked(request, "run")
         if isinstance(found, str):
             return _text(request, found)
         try:
-            page = render(load_profile(found), found)
+            profile = load_profile(found)
+            study = newest_study(profile, [*self._found().results, *results_near(Path(self._logdir))])
+            return _page(request, render(profile, found, study))
         except BucketlabError as error:
             return _text(request, str(error))
-        return _answer(request, page.html, "text/html", csp_scripts_sha256s=[page.script_sha256])
 
-    def _compare(self, request: Request) -> Response:
+    def _comparison(self, request: Request) -> Response:
         from bucketlab.comparing import compare
-        from bucketlab.report.compare import figure_cells
+        from bucketlab.report.html.comparison import render_comparison
 
         a, b = self._asked(request, "a"), self._asked(request, "b")
         for one in (a, b):
             if isinstance(one, str):
-                return _json(request, {"problem": one}, 404)
+                return _text(request, one)
         assert isinstance(a, Path)
         assert isinstance(b, Path)
         try:
-            comparison: Comparison = compare(a, b)
+            return _page(request, render_comparison(compare(a, b), load_profile(a), load_profile(b)))
         except BucketlabError as error:
-            return _json(request, {"problem": str(error)}, 400)
-        cells = [[one.name, *figure_cells(one)] for one in comparison.figures]
-        return _json(request, {"comparison": comparison, "cells": cells})
+            return _text(request, str(error))
 
     def _asked(self, request: Request, argument: str) -> Path | str:
         """The folder of the run that the request names, or why there is none."""
         name = request.args.get(argument, "")
-        folder = self._folders().get(name)
+        folder = self._found().runs.get(name)
         return folder or f"there is no run {name!r} in the log folder (any more)"
 
 
-def _find(logdir: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+@dataclass
+class _Found:
+    """What lies under a log folder."""
+
+    runs: dict[str, Path] = field(default_factory=dict)  # folders by name
+    results: list[Path] = field(default_factory=list)  # of studies
+
+
+def _find(logdir: Path) -> _Found:
+    found = _Found()
     for looked, (folder, below, files) in enumerate(os.walk(logdir), 1):
+        path = Path(folder)
         if PROFILE in files:
-            path = Path(folder)
-            found[str(path.relative_to(logdir)) if path != logdir else path.resolve().name] = path
+            found.runs[str(path.relative_to(logdir)) if path != logdir else path.resolve().name] = path
+        if RESULT in files:
+            found.results.append(path / RESULT)
         if looked >= _MOST_FOLDERS:
             break
-        if len(Path(folder).relative_to(logdir).parts) >= _DEEPEST:
+        if len(path.relative_to(logdir).parts) >= _DEEPEST:
             below.clear()
         below[:] = [one for one in below if not one.startswith(".")]
     return found
@@ -166,7 +179,6 @@ def _row(name: str, folder: Path) -> RunRow:
     except BucketlabError as error:
         return RunRow(name=name, problem=str(error))
     breakdown = profile.breakdown
-    communicates = breakdown is not None and breakdown.communication_ns > 0
     return RunRow(
         name=name,
         created=profile.created,
@@ -174,9 +186,9 @@ def _row(name: str, folder: Path) -> RunRow:
         kind=profile.kind,
         world_size=profile.world_size,
         setting=_setting(profile),
-        step_ns=profile.step.median_ns if profile.step else None,
-        exposed_ns=breakdown.exposed_ns if breakdown else None,
-        overlap_ratio=breakdown.overlap_ns / breakdown.communication_ns if breakdown and communicates else None,
+        step=units.duration(profile.step.median_ns if profile.step else None),
+        exposed=units.duration(breakdown.exposed_ns if breakdown else None),
+        overlap_ratio=units.share(breakdown.overlap_ratio if breakdown else None, 1),
     )
 
 
@@ -201,6 +213,10 @@ def _answer(request: Request, content: str | bytes, kind: str, **how: Any) -> Re
 
 def _json(request: Request, value: object, code: int = 200) -> Response:
     return _answer(request, msgspec.json.encode(value), "application/json", code=code)
+
+
+def _page(request: Request, page: Page) -> Response:
+    return _answer(request, page.html, "text/html", csp_scripts_sha256s=[page.script_sha256])
 
 
 def _text(request: Request, message: str) -> Response:

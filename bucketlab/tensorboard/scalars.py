@@ -47,8 +47,8 @@ def write_scalars(profile: Profile, folder: Path) -> Path:
             "communication ms": breakdown.communication_ns / _NS_PER_MS,
             "compute ms": breakdown.compute_ns / _NS_PER_MS,
         }
-        if breakdown.communication_ns:
-            figures["overlap ratio"] = breakdown.overlap_ns / breakdown.communication_ns
+        if breakdown.overlap_ratio is not None:
+            figures["overlap ratio"] = breakdown.overlap_ratio
         summaries += [(scalar_pb(f"{kind}/{name}", value), 0) for name, value in figures.items()]
     return _written(folder / SCALARS, summaries)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bucketlab.comparing import Samples, compare_profiles
+from bucketlab.comparing import Samples, compare_profiles, find_pair
+from bucketlab.errors import BadInput
 from bucketlab.report.compare import print_comparison
-from bucketlab.runs import write_json
+from bucketlab.runs import find_run, write_json
 from bucketlab.schema.comparison import Comparison, Figure
 from bucketlab.schema.profile import Bucket, Profile, StepTime
 from tests.commands import bucketlab, last_line
@@ -118,6 +120,48 @@ def test_traced_parts_have_an_interval_where_there_are_traces_and_none_elsewhere
     assert any("have no interval" in one for one in without.notes)
 
 
+def test_the_edges_of_step_time_have_intervals_where_there_are_steps_enough() -> None:
+    a, b = (_timed(profiles.exposed(), _noisy(mean, seed, count=60)) for seed, mean in enumerate((200, 180)))
+    comparison = compare_profiles(a, b)
+    for name in ("step, p10", "step, p90"):
+        edge = _figure(comparison, name)
+        assert edge.low is not None
+        assert edge.high is not None
+        assert edge.difference is not None
+        assert edge.low <= edge.difference <= edge.high < 0
+        assert edge.samples == (60, 60)
+    few = _timed(profiles.exposed(), _noisy(200, 1, count=12))
+    assert _figure(compare_profiles(a, few), "step, p10").low is None
+
+
+def test_the_overlap_ratio_has_an_interval_from_traced_steps() -> None:
+    a, b = profiles.exposed(), profiles.overlapped()
+    ratio = _figure(compare_profiles(a, b, _samples(a), _samples(b)), "overlap ratio")
+    assert ratio.low is not None
+    assert ratio.high is not None
+    assert ratio.low < (ratio.difference or 0) < ratio.high
+    assert ratio.samples == (5, 5)
+
+
+def test_the_smallest_and_largest_all_reduce_of_both_links_are_compared_with_their_intervals() -> None:
+    def link(scale: int, sizes: list[int]) -> Profile:
+        made = profiles.exposed()
+        assert made.link is not None
+        points = [
+            msgspec.structs.replace(one, ns=scale * size, low_ns=scale * size - 3, high_ns=scale * size + 4)
+            for one, size in zip(made.link.points, sizes, strict=False)
+            for one in [msgspec.structs.replace(one, bytes=size)]
+        ]
+        return _replace(made, link=_replace(made.link, points=points))
+
+    comparison = compare_profiles(link(100, [1024, 2048, 4096, 1 << 20]), link(50, [2048, 4096, 1 << 20, 1 << 21]))
+    found = [one for one in comparison.figures if one.name.startswith("all-reduce of")]
+    assert [one.name for one in found] == ["all-reduce of 2.00 KiB", "all-reduce of 1.00 MiB"]
+    small = found[0]
+    assert (small.a, small.b, small.difference) == (204_800, 102_400, -102_400)
+    assert (small.low, small.high) == (-102_400 - 5, -102_400 + 5)  # sides of 3 and 4 make 5
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
@@ -143,6 +187,16 @@ def test_another_torch_or_device_is_said_and_compared_all_the_same() -> None:
     assert comparison.comparable
     assert "torch: 2.13.0 in A, 2.14.0 in B" in comparison.differences
     assert "device: NVIDIA H200 in A, NVIDIA B200 in B" in comparison.differences
+
+
+def test_hosts_and_links_that_differ_are_named() -> None:
+    a, b = profiles.exposed(), profiles.exposed()
+    b.ranks = [msgspec.structs.replace(one, host=f"other-{one.rank}") for one in b.ranks]
+    assert b.link is not None
+    b.link = msgspec.structs.replace(b.link, what="nccl over InfiniBand")
+    differences = compare_profiles(a, b).differences
+    assert "hosts: node-0 in A, other-0, other-1 in B" in differences
+    assert "link: nccl over NVLink in A, nccl over InfiniBand in B" in differences
 
 
 def test_runs_without_timed_steps_get_no_verdict() -> None:
@@ -236,6 +290,79 @@ def test_the_command_prints_the_verdict_first_and_the_same_as_json(tmp_path: Pat
     assert done.stdout.startswith(verdict)
     as_json = bucketlab("compare", "--json", "a", "traces/b", cwd=tmp_path)
     assert msgspec.json.decode(as_json.stdout, type=Comparison).verdict == verdict
+    page = bucketlab("compare", "--html", "two.html", "--json", cwd=tmp_path)
+    assert (page.returncode, last_line(page)) == (0, "bucketlab: the page with charts is two.html")
+    assert {msgspec.json.decode(page.stdout, type=Comparison).a, "2025-11-29T15-04-train"} == {a.run}
+    assert (tmp_path / "two.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     missing = bucketlab("compare", "a", "c", cwd=tmp_path)
     assert missing.returncode == 2
     assert "'c'" in last_line(missing)
+
+
+# ---- which runs -----------------------------------------------------------------------------------------------------
+
+
+def _runs(folder: Path, *names: str) -> None:
+    for age, name in enumerate(reversed(names)):
+        (folder / name).mkdir(parents=True)
+        write_json(folder / name / "profile.json", profiles.exposed(run=name))
+        os.utime(folder / name / "profile.json", (1_700_000_000 - age, 1_700_000_000 - age))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((None, None), ("middle", "newest")),
+        (("oldest", None), ("oldest", "newest")),
+        (("old", "mid"), ("oldest", "middle")),
+        (("latest", "middle"), ("newest", "middle")),
+        ((None, "middle"), ("newest", "middle")),
+    ],
+)
+def test_runs_are_found_by_the_beginning_of_a_name_and_as_the_newest(
+    tmp_path: Path, given: tuple[str | None, str | None], expected: tuple[str, str]
+) -> None:
+    _runs(tmp_path, "oldest", "middle", "newest")
+    a, b = find_pair(*given, tmp_path)
+    assert (a.name, b.name) == expected
+
+
+def test_a_run_is_found_by_its_path_and_by_that_of_its_file(tmp_path: Path) -> None:
+    _runs(tmp_path / "traces", "one", "two")
+    for path in (tmp_path / "traces" / "one", tmp_path / "traces" / "one" / "profile.json"):
+        assert find_run(str(path), tmp_path / "nowhere") == tmp_path / "traces" / "one"
+
+
+def test_a_whole_name_is_no_beginning_of_another(tmp_path: Path) -> None:
+    _runs(tmp_path, "train", "train-2")
+    assert find_run("train", tmp_path).name == "train"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("t", "other"), "'t' begins the names of 2 runs: train-2, train-1. Give more of the name"),
+        (
+            ("absent", "other"),
+            "no profiled run 'absent', neither as a path nor in .*There are: train-2, train-1, other",
+        ),
+        (("other", "other"), "other is other itself: give two runs"),
+        (("train-2", None), "train-2 is the newest run itself: give two runs"),
+    ],
+)
+def test_what_names_no_two_runs_is_said_with_the_names_that_there_are(
+    tmp_path: Path, given: tuple[str, str | None], said: str
+) -> None:
+    _runs(tmp_path, "other", "train-1", "train-2")
+    with pytest.raises(BadInput, match=said):
+        find_pair(*given, tmp_path)
+
+
+def test_one_run_alone_and_none_at_all_are_said(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no profiled run in .*bucketlab profile train\.py"):
+        find_pair(None, None, tmp_path)
+    _runs(tmp_path, "lonely")
+    with pytest.raises(BadInput, match="holds one profiled run, lonely"):
+        find_pair(None, None, tmp_path)
+    with pytest.raises(BadInput, match="lonely is the newest run itself"):
+        find_pair("lonely", None, tmp_path)

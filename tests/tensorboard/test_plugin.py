@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -11,10 +10,12 @@ import pytest
 
 from bucketlab.comparing import compare_profiles
 from bucketlab.predict import predict
+from bucketlab.report import units
 from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
-from tests.browser import Browser, browser, reason_unavailable
+from tests.browser import Browser
 from tests.report import profiles
+from tests.report.html.studies import study_of
 from tests.tensorboard.serving import tensorboard
 
 # Defines `tab`, the document of the plugin's frame, wherever TensorBoard has put it.
@@ -39,15 +40,6 @@ def _installed() -> None:
         pytest.skip("bucketlab is not installed as a package, so TensorBoard cannot find its plugin: pip install -e .")
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if (reason := reason_unavailable()) is not None:
-        pytest.skip(reason)
-    with browser(tmp_path_factory.mktemp("browser") / "profile") as opened:
-        opened.window(1366, 900)
-        yield opened
-
-
 def _in_tab(browser: Browser, expression: str, seconds: float = 60) -> object:
     """The expression's value once it is truthy, `tab` being the document of the tab's frame."""
     return browser.wait_for(f"(() => {{ {_FIND_TAB} return tab && ({expression}); }})()", seconds)
@@ -66,6 +58,8 @@ def test_the_tab_shows_each_run_its_page_and_two_of_them(chromium: Browser, tmp_
         assert after.run in text
         assert hostile in text
         assert "broken" in text
+        assert before.step is not None
+        assert units.duration(before.step.median_ns) in text
         assert "is no bucketlab.profile/1 file" in text
         assert "bucketlab" in chromium.evaluate("document.body.innerText").lower()  # the tab's own name
 
@@ -77,10 +71,29 @@ def test_the_tab_shows_each_run_its_page_and_two_of_them(chromium: Browser, tmp_
         assert str(_in_tab(chromium, headline)).startswith("Step ")
 
         _in_tab(chromium, "tab.querySelector('[data-view=compare]').click() || true")
-        verdict = _in_tab(chromium, "tab.querySelector('#verdict') && tab.querySelector('#verdict').textContent")
+        page = "tab.querySelector('iframe#comparison').contentDocument?"
+        verdict = _in_tab(chromium, f"{page}.querySelector('#verdict')?.textContent")
         assert verdict == compare_profiles(before, after).verdict
-        assert hostile in str(_in_tab(chromium, "tab.querySelector('#comparison').textContent"))
+        assert hostile in str(_in_tab(chromium, f"{page}.querySelector('#jobs').textContent"))
+        assert _in_tab(chromium, f"{page}.querySelectorAll('#timelines canvas').length") == 2
         assert chromium.evaluate("window.hacked") is None
+
+
+def test_a_study_under_or_beside_the_log_folder_is_drawn_on_the_page_of_its_job(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    logdir = tmp_path / "job" / "traces"
+    profile = _save(profiles.exposed(), logdir / "one")
+    other = _save(profiles.thousand_buckets(), logdir / "other")
+    for name, study in (("beside", study_of(profile)), ("../traces/under", study_of(other, study="under"))):
+        (tmp_path / "job" / "sweeps" / name).mkdir(parents=True)
+        write_json(tmp_path / "job" / "sweeps" / name / "result.json", study)
+    with tensorboard(logdir) as address:
+        for run, study_name, trial in (("one", "train", "160 ms, measured"), ("other", "under", "160 ms, measured")):
+            chromium.open(f"{address}/data/plugin/bucketlab/report?run={run}")
+            assert trial in chromium.wait_for("document.querySelector('#curve circle.trial')?.textContent")
+            assert study_name in chromium.evaluate("document.querySelector('#curve .legend').textContent")
+            assert "+25.0 % steps per second" in chromium.evaluate("document.querySelector('#study').textContent")
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -105,6 +118,9 @@ def test_no_name_in_a_request_leads_out_of_the_log_folder(tmp_path: Path) -> Non
     _save(profiles.exposed(), tmp_path / "logs" / "run")
     apps = BucketLabPlugin(TBContext(logdir=str(tmp_path / "logs"))).get_plugin_apps()
     report = Client(apps["/report"])
+    comparison = Client(apps["/comparison"])
     assert report.get("/?run=run").status_code == 200
+    assert comparison.get("/?a=run&b=run").status_code == 200
     for name in ("../secret", str(tmp_path / "secret"), "run/../../secret", "", "."):
         assert report.get("/", query_string={"run": name}).status_code == 404
+        assert comparison.get("/", query_string={"a": "run", "b": name}).status_code == 404

@@ -1,5 +1,5 @@
-"""The interactive page of a run: `report.html`, one file that needs no network and no server."""
+"""Interactive pages, of a run and of two against each other: one file each that needs no network and no server."""
 
-from bucketlab.report.html.page import REPORT, render, write_report
+from bucketlab.report.html.page import REPORT, Page, render, write_report
 
-__all__ = ["REPORT", "render", "write_report"]
+__all__ = ["REPORT", "Page", "render", "write_report"]

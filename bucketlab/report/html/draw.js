@@ -87,6 +87,7 @@ function table(headings, rows, mostRows = 500) {
 
 function cell(value) {
   if (value && value.name !== undefined) return el("td", { class: "name" }, value.name);
+  if (value && value.node !== undefined) return el("td", { class: "name" }, value.node);
   if (value && value.tone !== undefined) return el("td", { class: value.tone }, value.text);
   return el("td", {}, value === null || value === undefined ? NOTHING : value);
 }
@@ -134,7 +135,7 @@ function powersOf([low, high], base, count) {
  * x, y: { domain, log: base or 0, label, format, ticks: count }.
  */
 function chart(width, height, x, y, title, right = 14) {
-  const margin = { left: 56, right, top: 24, bottom: 40 };
+  const margin = { left: 56, right, top: 30, bottom: 40 };
   const make = (axis, range) => (axis.log ? logarithmic : linear)(axis.domain, range);
   const sx = make(x, [margin.left, width - margin.right]);
   const sy = make(y, [height - margin.bottom, margin.top]);
@@ -179,3 +180,6 @@ function responsive(draw) {
   }).observe(holder);
   return { holder, redraw };
 }
+
+/** Without decimals that say nothing: "1.00 GiB" is "1 GiB". */
+const short = (text) => text.replace(/\.0+(?= )/, "");

@@ -6,7 +6,7 @@ const prediction = profile.prediction;
 
 /** Traces of other programs tell collectives, and not which of them are buckets. */
 const noun = profile.modules.length || profile.command.length ? "bucket" : "collective";
-const titled = noun === "bucket" ? "Bucket" : "Collective";
+const severalModules = profile.modules.length > 1;
 
 /** caps_bytes: null for the setting in force; ranks, bandwidth: null as measured. */
 const setting = { caps_bytes: null, cap_mb: currentCapMb(), preset: "current", ranks: null, bandwidth: null };
@@ -41,10 +41,12 @@ function capsOfPlan(plan) {
   return { caps_bytes: null, sizes: plan.bucket_bytes, cap_mb: mean };
 }
 
+const redrawAll = () => { for (const follow of followers) follow(); };
+
 function change(part, view = "predicted") {
   Object.assign(setting, part);
   showing = view;
-  for (const follow of followers) follow();
+  redrawAll();
 }
 
 function build() {
@@ -67,7 +69,9 @@ function build() {
     if (made) page.append(made);
   }
   document.title = `${profile.run} - BucketLab`;
-  for (const follow of followers) follow();
+  printWhole(redrawAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  redrawAll();
 }
 
 function pairOf(...sections) {
@@ -86,4 +90,6 @@ window.bucketlab = Object.freeze({
   capsOf: (capMb) => capsOf(model, capMb),
   setting: () => ({ ...setting, showing }),
   units,
+  /** Where the step's picture has a moment and its buckets: for tests that use the mouse. */
+  pixelOf: (ns) => drawnStep.x(ns),
 });

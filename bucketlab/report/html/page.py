@@ -21,16 +21,20 @@ import msgspec
 from rich.console import Console
 
 from bucketlab import __version__
+from bucketlab.errors import BadInput
+from bucketlab.launch.command import HIDDEN
 from bucketlab.predict import predict
 from bucketlab.report import profile as terminal
 from bucketlab.report import timeline, units
+from bucketlab.report import tuning as tuned
 from bucketlab.report.html.model import ReplayModel, Scaling, replay_model, scaling
-from bucketlab.schema.profile import Profile
-from bucketlab.schema.tuning import Tuning
+from bucketlab.runs import load_card
+from bucketlab.schema.profile import Profile, StepTime
+from bucketlab.schema.tuning import TunedTrial, Tuning
 
 REPORT = "report.html"
 
-_SCRIPTS = ("units.js", "replay.js", "draw.js", "timeline.js", "sections.js", "main.js")
+_SCRIPTS = ("units.js", "replay.js", "draw.js", "timeline.js", "parts.js", "sections.js", "main.js")
 _TERMINAL_COLUMNS = 110
 # Of a run's steps the distribution is told by as many; the rest would only make the file longer.
 _MOST_SAMPLES = 2000
@@ -45,16 +49,30 @@ class Phase(msgspec.Struct, kw_only=True):
 
 
 class Trial(msgspec.Struct, kw_only=True):
-    """One measured trial of a study, to be drawn on the curve."""
+    """One trial of a study, to be drawn on the curve; its step time is the one that `bucketlab tune` prints."""
 
     number: int
+    setting: str
     capacity_mb: float
+    buckets: int
     step_ns: int
     low_ns: int
     high_ns: int
     samples: int
+    speedup: float | None
     is_current: bool
     finalist: bool
+
+
+class Study(msgspec.Struct, kw_only=True):
+    """What was measured of other settings of the same job."""
+
+    name: str
+    kind: str
+    answer: str  # word for word that of the terminal
+    basis: str
+    trials: list[Trial]
+    failed: int
 
 
 class Texts(msgspec.Struct, kw_only=True):
@@ -77,10 +95,10 @@ class PageData(msgspec.Struct, kw_only=True):
     phases: list[Phase]
     model: ReplayModel | None
     scaling: Scaling | None
-    trials: list[Trial]
-    study: str
+    study: Study | None
     texts: Texts
     commands: list[tuple[str, str]]  # what it does, the command
+    predict: str  # the command that predicts for this run, without options
 
 
 @dataclass(frozen=True)
@@ -98,13 +116,18 @@ def write_report(profile: Profile, folder: Path, tuning: Tuning | None = None, p
         OSError: it cannot be written.
     """
     path = path or folder / REPORT
+    write_page(render(profile, folder, tuning), path)
+    return path
+
+
+def write_page(page: Page, path: Path) -> None:
+    """A whole file or none. Raises OSError where it cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(render(profile, folder, tuning).html, encoding="utf-8")
+        temporary.write_text(page.html, encoding="utf-8")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return path
 
 
 def render(profile: Profile, folder: Path, tuning: Tuning | None = None) -> Page:
@@ -118,9 +141,15 @@ def render(profile: Profile, folder: Path, tuning: Tuning | None = None) -> Page
     return assemble(_data(profile, folder, tuning), profile.run)
 
 
-def assemble(data: PageData, title: str) -> Page:
-    """The document around the data."""
-    script = "(() => {\n" + '"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "\n})();\n"
+def assemble(data: msgspec.Struct, title: str, scripts: Sequence[str] = _SCRIPTS) -> Page:
+    """The document around the data.
+
+    Args:
+        data: that the scripts read as JSON.
+        title: of the document.
+        scripts: files of this package, in the order in which they build on one another.
+    """
+    script = "(() => {\n" + '"use strict";\n' + "\n".join(_asset(name) for name in scripts) + "\n})();\n"
     style = _asset("page.css")
     script_sha256, style_sha256 = _sha256(script), _sha256(style)
     policy = (
@@ -165,14 +194,14 @@ def _data(profile: Profile, folder: Path, tuning: Tuning | None) -> PageData:
     profile = _predicted_as_replayed(profile)
     return PageData(
         version=__version__,
-        profile=_thinned(profile),
-        phases=_phases(profile),
+        profile=msgspec.structs.replace(profile, step=thinned(profile.step)),
+        phases=phases_of(profile),
         model=replay_model(profile),
         scaling=scaling(profile),
-        trials=_trials(tuning) if tuning else [],
-        study=tuning.study if tuning else "",
+        study=_study(tuning) if tuning else None,
         texts=_texts(profile, folder),
         commands=_commands(profile, folder),
+        predict=f"bucketlab predict {_pasted(folder)}",
     )
 
 
@@ -191,15 +220,15 @@ def _predicted_as_replayed(profile: Profile) -> Profile:
     return msgspec.structs.replace(profile, prediction=prediction, notes=notes)
 
 
-def _thinned(profile: Profile) -> Profile:
-    """Without what the page does not show, which for a thousand ranks would be most of the file."""
-    step = profile.step
-    if step is not None and len(step.samples) > _MOST_SAMPLES:
-        step = msgspec.structs.replace(step, samples=step.samples[:: -(-len(step.samples) // _MOST_SAMPLES)])
-    return msgspec.structs.replace(profile, step=step)
+def thinned(step: StepTime | None) -> StepTime | None:
+    """With no more samples than the page can show."""
+    if step is None or len(step.samples) <= _MOST_SAMPLES:
+        return step
+    return msgspec.structs.replace(step, samples=step.samples[:: -(-len(step.samples) // _MOST_SAMPLES)])
 
 
-def _phases(profile: Profile) -> list[Phase]:
+def phases_of(profile: Profile) -> list[Phase]:
+    """Of a traced step; [] where they, or its buckets, were not measured."""
     buckets = [one for one in profile.buckets if one.start_ns is not None and one.end_ns is not None]
     if not buckets or profile.breakdown is None:
         return []
@@ -210,30 +239,41 @@ def _phases(profile: Profile) -> list[Phase]:
     ]
 
 
-def _trials(tuning: Tuning) -> list[Trial]:
-    found = []
-    for trial in tuning.trials:
-        if trial.state != "complete" or not trial.step_ns or not trial.bucket_bytes:
-            continue
-        low_ns, high_ns = _median_interval(trial.step_ns)
-        found.append(
-            Trial(
-                number=trial.number,
-                capacity_mb=_capacity_mb(trial.params, trial.bucket_bytes),
-                step_ns=round(statistics.median(trial.step_ns)),
-                low_ns=low_ns,
-                high_ns=high_ns,
-                samples=len(trial.step_ns),
-                is_current=trial.is_current,
-                finalist=trial.finalist,
-            )
-        )
-    return found
+def _study(tuning: Tuning) -> Study:
+    return Study(
+        name=tuning.study,
+        kind=tuning.kind,
+        answer=tuned.answer(tuning).plain,
+        basis=tuned.basis(tuning),
+        trials=[trial for one in tuning.trials if (trial := _trial(one, tuning)) is not None],
+        failed=sum(one.state == "failed" for one in tuning.trials),
+    )
 
 
-def _capacity_mb(params: dict[str, object], bucket_bytes: Sequence[int]) -> float:
-    """Where on the axis of capacities a trial stands: its own, or else its largest bucket."""
-    given = params.get("bucket_cap_mb")
+def _trial(trial: TunedTrial, tuning: Tuning) -> Trial | None:
+    step_ns = tuned.step_ns_of(trial, tuning.baseline)
+    if trial.state != "complete" or trial.failure or not trial.bucket_bytes or not trial.step_ns or step_ns is None:
+        return None
+    low_ns, high_ns = _median_interval(trial.step_ns)
+    pace = step_ns / statistics.median(trial.step_ns)
+    return Trial(
+        number=trial.number,
+        setting=tuned.setting_of(trial),
+        capacity_mb=_capacity_mb(trial.params, trial.bucket_bytes, tuning.baseline.bucket_cap_mb),
+        buckets=len(trial.bucket_bytes),
+        step_ns=round(step_ns),
+        low_ns=round(pace * low_ns),
+        high_ns=round(pace * high_ns),
+        samples=len(trial.step_ns),
+        speedup=trial.speedup,
+        is_current=trial.is_current,
+        finalist=trial.finalist,
+    )
+
+
+def _capacity_mb(params: dict[str, object], bucket_bytes: Sequence[int], current_mb: float | None) -> float:
+    """Where on the axis of capacities a trial stands: its own, the script's own, or else its largest bucket."""
+    given = params.get("bucket_cap_mb") if params else current_mb
     return float(given) if isinstance(given, (int, float)) else max(bucket_bytes) / 2**20
 
 
@@ -267,13 +307,34 @@ def _terminal(profile: Profile, folder: Path) -> str:
 
 
 def _commands(profile: Profile, folder: Path) -> list[tuple[str, str]]:
-    run, out = shlex.quote(str(folder)), shlex.quote(str(folder.parent))
+    """What to do next with this run, as it can be pasted into a shell on the same host, in whatever folder."""
+    run, out = _pasted(folder), _pasted(folder.absolute().parent)
     if not profile.command:  # traces of another program
         return [("The same figures, and every step", f"bucketlab analyze {run}")]
-    script = shlex.join(profile.command)
+    timed = None not in (profile.forward_ns, profile.optimizer_ns)
+    ready = any(one.ready_ns is not None for one in profile.gradients)
+    elsewhere = f"bucketlab predict {run} --ranks 8..1024 --link infiniband"
     return [
-        ("Profile again", f"bucketlab profile {script}"),
-        ("Predict other links and rank counts", f"bucketlab predict {run} --ranks 8..1024 --link infiniband"),
-        ("Compare with another run", f"bucketlab compare {run} OTHER"),
-        ("This run in TensorBoard", f"bucketlab view --out {out}"),
+        *_profile_again(profile, folder),
+        ("Compare with the newest run, once there is another", f"bucketlab compare {run} --out {out}"),
+        *([("Predict other links and rank counts", elsewhere)] if timed and ready else []),
+        ("All runs of this folder in TensorBoard", f"bucketlab view --out {out}"),
     ]
+
+
+def _pasted(path: Path) -> str:
+    return shlex.quote(str(path.absolute()))
+
+
+def _profile_again(profile: Profile, folder: Path) -> list[tuple[str, str]]:
+    """The command that made the run, in the folder where it was given; [] where neither was kept."""
+    try:
+        launch = load_card(folder).launch
+    except BadInput:
+        return []
+    if not launch.folder:
+        return []
+    words = [*(word for word in launch.words if word != "--json"), *profile.command]
+    secret = f" (put back what {HIDDEN} stands for)" if any(HIDDEN in word for word in words) else ""
+    command = shlex.join(["bucketlab", "profile", *words])
+    return [(f"Profile again{secret}", f"cd {shlex.quote(launch.folder)} && {command}")]

@@ -3,16 +3,7 @@
 
 const kindOfRun = () => (profile.kind === "emulated" ? "emulated" : "measured");
 
-function top() {
-  const theme = el("button", { type: "button", "aria-label": "light or dark" }, "Light / dark");
-  theme.addEventListener("click", () => {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    for (const follow of followers) follow();
-  });
-  return el("header", { class: "top" }, el("span", { class: "brand" }, "BucketLab"), el("span", { class: "run" }, profile.run), dim(profile.created.replace("T", " ")), el("span", { class: "space" }), theme);
-}
+const top = () => pageHead([profile.run], profile.created, redrawAll);
 
 function answer() {
   const { step, breakdown } = profile;
@@ -22,7 +13,8 @@ function answer() {
     { id: "answer" },
     el("h1", {}, data.texts.headline || "No step was measured."),
     el("p", { class: "dim wrap" }, data.texts.job),
-    el("p", {}, notes[0], " ", notes[1]),
+    data.texts.spread || breakdown ? el("p", {}, notes[0], " ", notes[1]) : null,
+    breakdown || !profile.missing.length ? null : section("missing", "Not measured, and why", null, lines(profile.missing)),
     breakdown ? tiles(step, breakdown) : null,
     breakdown ? breakdownBar(breakdown) : null,
     profile.advice.length ? section("next", "What to do next", null, el("ol", { class: "next" }, profile.advice.map((one) => el("li", {}, prose(one))))) : null,
@@ -44,18 +36,11 @@ function tiles(step, b) {
 }
 
 function breakdownBar(b) {
-  const parts = [
-    ["compute alone", Math.max(0, b.compute_ns - b.overlap_ns), "compute"],
-    ["compute and communication: hidden", b.overlap_ns, "overlap"],
-    ["exposed communication", b.exposed_ns, "exposed"],
-    ["copies", b.memory_ns, "copies"],
-    ["idle", b.idle_ns, "idle"],
-  ].filter(([, ns]) => ns > 0);
-  const total = parts.reduce((sum, [, ns]) => sum + ns, 0) || 1;
+  const parts = partsOf(b);
   return el(
     "div",
     {},
-    el("div", { class: "bar", role: "img", "aria-label": parts.map(([name, ns]) => `${name} ${units.share(ns, total)}`).join(", ") }, parts.map(([name, ns, tone]) => el("div", { class: `fill-${tone} ${tone}`, title: `${name}: ${units.duration(ns)}`, style: { flex: `${ns} 1 0` } }, ns / total > 0.07 ? units.duration(ns) : ""))),
+    stackedBar(parts, b.wall_ns),
     el("div", { class: "legend" }, parts.map(([name, ns, tone]) => el("span", {}, el("i", { class: `fill-${tone}` }), `${name} `, el("b", {}, units.duration(ns)), ` ${units.share(ns, b.wall_ns)}`)), dim(`one traced step of ${units.duration(b.wall_ns)}, medians${profile.ranks.length > 1 ? " over ranks" : ""}`)),
     data.texts.slowed ? el("p", { class: "dim small" }, data.texts.slowed) : null,
   );
@@ -63,13 +48,16 @@ function breakdownBar(b) {
 
 // ---- the step and its sliders ---------------------------------------------------------------------------------
 
+let drawnStep = null;
+
 function stepSection() {
   const measurable = profile.buckets.some((one) => one.end_ns !== null);
   if (!model && !measurable) return null;
   const selected = el("div", { class: "selected", id: "selected", "aria-live": "polite" });
   const picture = createTimeline("One step: compute, the link and its buckets. Arrow keys choose a bucket, plus and minus zoom.", (bucket) => {
-    selected.replaceChildren(...(bucket ? chosen(bucket) : [dim("Hover or use the arrow keys for a bucket's figures. Drag to pan; + and - or Ctrl+wheel to zoom, 0 for the whole step.")]));
+    selected.replaceChildren(...(bucket ? chosen(bucket, noun) : [dim("Hover or use the arrow keys for a bucket's figures. Drag to pan; + and - or Ctrl+wheel to zoom, 0 for the whole step.")]));
   });
+  drawnStep = picture;
   const readout = el("div", { class: "readout", "aria-live": "polite", id: "readout" });
   const label = el("span", { id: "showing" });
   const buckets = el("div", {});
@@ -77,6 +65,7 @@ function stepSection() {
   followers.push(() => {
     const scene = showing === "measured" ? measuredScene() : predictedScene();
     label.replaceChildren(chip(showing === "measured" ? kindOfRun() : "predicted"), " ", dim(scene.what));
+    scene.gutter = gutterOf([scene]);
     picture.update(scene);
     readout.replaceChildren(...scene.readout);
     buckets.replaceChildren(bucketTable(scene));
@@ -90,19 +79,12 @@ function stepSection() {
     el("div", { class: "row" }, toggle ? toggle.root : el("span", {}), picture.tools),
     readout,
     picture.root,
-    el("div", { class: "legend" }, legend()),
+    el("div", { class: "legend" }, timelineLegend(noun, model !== null)),
     selected,
     el("details", {}, el("summary", {}, `${noun === "bucket" ? "Buckets" : "Collectives"} as a table`), buckets),
     profile.modules.length ? el("details", {}, el("summary", {}, "The setting in force"), profile.modules.map(aboutModule)) : null,
   );
 }
-
-const legend = () => [
-  el("span", {}, el("i", { class: "thin fill-backward fill-compute" }), "a gradient is ready"),
-  el("span", {}, el("i", { class: "dash" }), `${noun} waits for the link`),
-  el("span", {}, el("i", { class: "fill-overlap" }), "travels, hidden behind compute"),
-  el("span", {}, el("i", { class: "fill-exposed" }), "travels, exposed"),
-];
 
 function viewSwitch() {
   const buttons = [["measured", profile.kind === "emulated" ? "As emulated" : "As measured"], ["predicted", "Replayed (predicted)"]].map(([view, text]) => el("button", { type: "button", "data-view": view, onclick: () => change({}, view) }, text));
@@ -112,32 +94,7 @@ function viewSwitch() {
   };
 }
 
-/** In the head of a bucket: module and index where there are several modules. */
-const labelOf = (module, index) => (profile.modules.length > 1 ? `${module}:${index}` : `${index}`);
-
-function measuredScene() {
-  const counts = {};
-  const buckets = profile.buckets.filter((one) => one.end_ns !== null).map((one) => ({
-    ...one,
-    names: one.parameters,
-    label: labelOf(one.module, one.index),
-    order: (counts[one.module] = (counts[one.module] || 0) + 1),
-  }));
-  const end = Math.max(profile.breakdown ? profile.breakdown.wall_ns : 0, ...buckets.map((one) => one.end_ns));
-  const computeEnd = (data.phases.find((one) => one.name === "backward") || { end_ns: end }).end_ns;
-  const last = Math.max(0, ...buckets.map((one) => one.end_ns));
-  const b = profile.breakdown;
-  return {
-    what: `rank 0, medians of traced steps; the exposed part of a ${noun} is drawn at its end`,
-    phases: data.phases,
-    buckets,
-    gradients: [],
-    bands: last > computeEnd ? [[computeEnd, last]] : [],
-    markers: [],
-    end_ns: end * 1.01 || 1,
-    readout: b ? [el("span", { class: "big" }, units.duration(b.wall_ns)), el("span", {}, "a traced step"), el("span", {}, `${units.duration(b.exposed_ns)} exposed`), el("span", {}, units.counted(buckets.length, noun))] : [],
-  };
-}
+const measuredScene = () => measuredSceneOf({ ...profile, phases: data.phases, tells_buckets: noun === "bucket", several_modules: severalModules });
 
 /** Longest step that the axis leaves room for before it must grow. */
 let steadyEnd = 0;
@@ -151,7 +108,7 @@ function predictedScene() {
   const wallOf = (done) => interpolate(done, run.clock.done, run.clock.at);
   const buckets = run.buckets.map((one) => ({
     ...one,
-    label: labelOf(one.module, one.index),
+    label: labelOf(one.module, one.index, severalModules),
     names: one.members.map((at) => profile.gradients[model.modules[one.module].gradient[at]].name),
     member_ready_ns: one.members.map((at) => wallOf(model.modules[one.module].ready_ns[at])),
     bus_gb_s: (one.bytes / (one.end_ns - one.start_ns)) * factor,
@@ -170,6 +127,7 @@ function predictedScene() {
     what: elsewhere ? `replayed on ${units.counted(ranks, "rank")}${setting.bandwidth ? `, link bandwidth × ${units.digits(setting.bandwidth)}` : ""}: ring over hops that are all alike` : "replayed from ready times and the measured curve of the link",
     phases,
     buckets,
+    noun,
     gradients: model.modules.flatMap((one) => one.ready_ns.map(wallOf)),
     bands: run.over_ns > run.compute_end_ns ? [[run.compute_end_ns, run.over_ns]] : [],
     markers: [{ at_ns: inForce.step_ns, label: `in force ${units.duration(inForce.step_ns)}`, tone: "current" }, ...(elsewhere || !prediction ? [] : [{ at_ns: prediction.floor_ns, label: `floor ${units.duration(prediction.floor_ns)}`, tone: "best" }])],
@@ -193,12 +151,6 @@ function verdictOf(run, exposed) {
   if (run.buckets.length > 3 && latency > 0.4) return "small buckets: the link's latency is paid again for each";
   if (run.buckets.length <= 3) return "large buckets: they start late, and nothing hides the last one";
   return last.ready_ns >= last.start_ns - 1 ? "the last bucket alone is exposed" : "the link is busy to the end: it bounds the step";
-}
-
-function chosen(bucket) {
-  const figures = [`ready ${units.duration(bucket.ready_ns)}`, `start ${units.duration(bucket.start_ns)}`, `end ${units.duration(bucket.end_ns)}`, `exposed ${units.duration(bucket.exposed_ns)}`, `bus bandwidth ${units.rate(bucket.bus_gb_s)}`];
-  const names = bucket.names.length > 8 ? [...bucket.names.slice(0, 8), `and ${grouped(bucket.names.length - 8)} more`] : bucket.names;
-  return [el("div", {}, el("b", {}, `${titled} ${bucket.label}: ${units.size(bucket.bytes || null)}${noun === "bucket" ? `, ${units.counted(bucket.names.length, "parameter")}` : ""}. `), figures.join(", ")), el("div", { class: "mono dim" }, names.join(", "))];
 }
 
 function bucketTable(scene) {
@@ -262,14 +214,22 @@ function knobs() {
     bandwidth.sync(Math.round(speed(factor)), `${units.rate(model.curve.bandwidth_gb_s * factor)}${factor === 1 ? " (measured)" : `, × ${units.digits(factor)}`}`);
     for (const one of buttons) one.setAttribute("aria-pressed", String(one.dataset.preset === setting.preset));
   });
-  return el("div", {}, el("div", { class: "knobs" }, el("div", {}, cap.root, marks), byRanks.root, bandwidth.root), el("div", { class: "presets" }, buttons, sweep, reset));
+  const asked = el("div", { class: "command asked", hidden: true });
+  followers.push(() => {
+    const elsewhere = setting.ranks !== null || setting.bandwidth !== null;
+    asked.hidden = !elsewhere;
+    if (!elsewhere) return;
+    const command = [data.predict, ...(setting.ranks === null ? [] : [`--ranks ${setting.ranks}`]), ...(setting.bandwidth === null ? [] : [`--bandwidth-scale ${setting.bandwidth}`])].join(" ");
+    asked.replaceChildren(dim("the same in the terminal"), el("code", {}, command), copyButton(command));
+  });
+  return el("div", {}, el("div", { class: "knobs" }, el("div", {}, cap.root, marks), byRanks.root, bandwidth.root), el("div", { class: "presets" }, buttons, sweep, reset), asked);
 }
 
 /** Places in per cent, moved right where two would cover each other. */
 function apart(places) {
   const order = places.map((_, index) => index).sort((a, b) => places[a] - places[b]);
   const moved = places.map((at) => Math.min(100, Math.max(0, at)));
-  for (let at = 1; at < order.length; at += 1) moved[order[at]] = Math.max(moved[order[at]], moved[order[at - 1]] + 2.4);
+  for (let at = 1; at < order.length; at += 1) moved[order[at]] = Math.max(moved[order[at]], moved[order[at - 1]] + 4);
   return moved;
 }
 
@@ -298,13 +258,15 @@ function animate(input, button) {
     return;
   }
   button.textContent = "■ Stop";
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches; // then in a few steps, and nothing glides
   const began = performance.now();
   const advance = (now) => {
-    const part = Math.min(1, (now - began) / 7000);
+    const smooth = Math.min(1, (now - began) / 7000);
+    const part = calm ? Math.round(smooth * 8) / 8 : smooth;
     input.value = Math.round(part * STEPS);
     input.dispatchEvent(new Event("input"));
-    sweeping = part < 1 ? requestAnimationFrame(advance) : null;
-    if (part === 1) button.textContent = "▶ Sweep";
+    sweeping = smooth < 1 ? requestAnimationFrame(advance) : null;
+    if (smooth === 1) button.textContent = "▶ Sweep";
   };
   sweeping = requestAnimationFrame(advance);
 }
@@ -317,24 +279,48 @@ function curveSection() {
   if (points.length < 2) return null;
   const drawn = responsive((width) => curveChart(width, points));
   followers.push(drawn.redraw);
-  const legendOf = [el("span", {}, el("i", { class: "thin fill-compute" }), "predicted, with the band in which nine of ten measured medians should lie")];
-  const other = el("span", {}, "- - replayed with the ranks and the bandwidth of the sliders");
+  const legendOf = [el("span", {}, el("i", { class: "thin fill-curve" }), "predicted, with the band in which nine of ten measured medians should lie")];
+  const other = el("span", {}, el("i", { class: "dash other" }), "replayed with the ranks and the bandwidth of the sliders");
   followers.push(() => { other.hidden = setting.ranks === null && setting.bandwidth === null; });
   legendOf.push(other);
-  if (data.trials.length) legendOf.push(el("span", {}, el("i", { class: "fill-exposed" }), `measured trials of ${data.study}, 95 % interval of the median`));
+  const { study } = data;
+  if (study) legendOf.push(el("span", {}, el("i", { class: "dot-trial" }), `${study.kind} trials of ${study.name}, at the current setting's pace; 95 % interval of the median`));
   return section(
     "curve",
     "Step time against bucket size",
     chip("predicted"),
     drawn.holder,
-    el("div", { class: "legend" }, legendOf, profile.step ? el("span", {}, "○ measured with the setting in force, p10 to p90") : null),
+    el("div", { class: "legend" }, legendOf, profile.step ? el("span", {}, el("i", { class: "dot-now" }), `${kindOfRun()} with the setting in force, p10 to p90`) : null),
     el("p", { class: "small" }, data.texts.prediction),
+    study ? aboutStudy(study) : null,
     prediction.notes.length ? el("ul", { class: "plain small dim" }, prediction.notes.map((one) => el("li", {}, one))) : null,
   );
 }
 
+/** What the trials say, as the terminal has it, and each of them. */
+function aboutStudy(study) {
+  const rows = [...study.trials].sort((a, b) => a.step_ns - b.step_ns).map((one) => [
+    one.number,
+    { name: one.setting },
+    grouped(one.buckets),
+    units.duration(one.step_ns),
+    `${units.duration(one.low_ns)} to ${units.duration(one.high_ns)}`,
+    one.is_current || one.speedup === null ? NOTHING : `${one.speedup > 0 ? "+" : ""}${(100 * one.speedup).toFixed(1)} %`,
+    grouped(one.samples),
+    { name: one.is_current ? "the current setting" : one.finalist ? "in the final race" : "" },
+  ]);
+  return el(
+    "div",
+    { id: "study" },
+    el("p", {}, chip(study.kind), " ", el("b", {}, study.answer)),
+    el("p", { class: "small dim" }, `${study.basis}${study.failed ? `; ${units.counted(study.failed, "trial")} failed` : ""}`),
+    el("details", {}, el("summary", {}, "Trials as a table"), table(["#", "<setting", "buckets", "step", "95 % interval", "speed-up", "steps", "<"], rows)),
+  );
+}
+
 function curveChart(width, points) {
-  const caps = [...points.map((one) => one.bucket_cap_mb), currentCapMb(), 25, ...data.trials.map((one) => one.capacity_mb)];
+  const trials = data.study ? data.study.trials : [];
+  const caps = [...points.map((one) => one.bucket_cap_mb), currentCapMb(), 25, ...trials.map((one) => one.capacity_mb)];
   const elsewhere = setting.ranks !== null || setting.bandwidth !== null;
   const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
   const across = logarithmic(x.domain, [0, 71]);
@@ -344,7 +330,7 @@ function curveChart(width, points) {
   }) : [];
   const run = replayAt(model, setting);
   const presets = elsewhere ? [] : presetsOf().filter((one) => one.id !== "current");
-  const values = [prediction.floor_ns, ...points.flatMap((one) => [one.step_ns, one.low_ns ?? one.step_ns, one.high_ns ?? one.step_ns]), ...replayed.map((one) => one.ns), ...data.trials.flatMap((one) => [one.low_ns, one.high_ns]), ...(profile.step ? [profile.step.median_ns] : []), run.step_ns].sort((a, b) => a - b);
+  const values = [prediction.floor_ns, ...points.flatMap((one) => [one.step_ns, one.low_ns ?? one.step_ns, one.high_ns ?? one.step_ns]), ...replayed.map((one) => one.ns), ...trials.flatMap((one) => [one.low_ns, one.high_ns]), ...(profile.step ? [profile.step.median_ns] : []), run.step_ns].sort((a, b) => a - b);
   // A bucket for each bias of a model takes many times as long; the rest of the curve should not be flat for it.
   const high = Math.min(values[values.length - 1], 3 * values[Math.floor(values.length / 2)]);
   const pad = 0.06 * (high - values[0]) || high * 0.05;
@@ -362,7 +348,7 @@ function curveChart(width, points) {
     svg("path", { class: "curve", d: pathOf(points.map((one) => [c.sx(one.bucket_cap_mb), clip(one.step_ns)])) }),
   );
   if (replayed.length) c.plot.append(svg("path", { class: "other", d: pathOf(replayed.map((one) => [c.sx(one.mb), clip(one.ns)])) }));
-  for (const trial of data.trials) {
+  for (const trial of trials) {
     const at = c.sx(trial.capacity_mb);
     c.plot.append(svg("line", { class: "trial-whisker", x1: at, x2: at, y1: clip(trial.low_ns), y2: clip(trial.high_ns) }), svg("circle", { class: "trial", cx: at, cy: clip(trial.step_ns), r: 4 }, svg("title", {}, `trial ${trial.number}: ${units.duration(trial.step_ns)}, measured, ${units.counted(trial.samples, "step")}`)));
   }
@@ -373,7 +359,14 @@ function curveChart(width, points) {
   }
   const at = c.sx(Math.min(x.domain[1], Math.max(x.domain[0], setting.cap_mb)));
   c.plot.append(svg("line", { class: "cursor", x1: at, x2: at, y1: c.margin.top, y2: c.height - c.margin.bottom }), svg("circle", { class: "now", cx: at, cy: clip(run.step_ns), r: 5 }));
-  for (const one of presets) c.plot.append(svg("text", { class: `tone-${one.id}`, x: c.sx(Math.min(x.domain[1], Math.max(x.domain[0], one.cap_mb))), y: clip(one.step_ns) - 9, "text-anchor": "middle" }, one.mark, svg("title", {}, `${one.name}: ${units.duration(one.step_ns)}`)));
+  const marked = [];
+  for (const one of presets) {
+    const px = c.sx(Math.min(x.domain[1], Math.max(x.domain[0], one.cap_mb)));
+    let py = clip(one.step_ns) - 9;
+    while (marked.some(([otherX, otherY]) => Math.abs(otherX - px) < 14 && Math.abs(otherY - py) < 13)) py -= 13;
+    marked.push([px, py]);
+    c.plot.append(svg("text", { class: `tone-${one.id}`, x: px, y: py, "text-anchor": "middle" }, one.mark, svg("title", {}, `${one.name}: ${units.duration(one.step_ns)}`)));
+  }
   const hit = svg("rect", { class: "hit", x: c.margin.left, y: c.margin.top, width: width - c.margin.left - c.margin.right, height: c.height - c.margin.top - c.margin.bottom });
   hit.addEventListener("click", (event) => {
     const box = c.root.getBoundingClientRect();
@@ -397,7 +390,7 @@ function linkSection() {
     "Link",
     chip(link.kind),
     drawn ? drawn.holder : null,
-    el("div", { class: "legend" }, el("span", {}, "○ one at a time"), link.points.some((one) => one.in_flight > 1) ? el("span", {}, "○ two in flight (second colour)") : null, el("span", {}, "- - fit")),
+    el("div", { class: "legend" }, el("span", {}, el("i", { class: "dot-now" }), "one at a time, p10 to p90"), link.points.some((one) => one.in_flight > 1) ? el("span", {}, el("i", { class: "dot-pair" }), "two in flight") : null, el("span", {}, el("i", { class: "dash fit" }), "fit")),
     el("p", { class: "small" }, `${link.what}, ${link.dtype}: `, el("b", {}, `${units.duration(link.latency_ns)} + bytes / ${units.rate(link.bandwidth_gb_s)}`), ` (fit, rms error ${units.share(link.residual, 1)}); ${link.concurrency === 1 ? "one all-reduce" : `${link.concurrency} all-reduces`} at a time. Bus bandwidth is algorithm bandwidth × 2(n-1)/n, as nccl-tests has it.`),
     link.used ? el("p", { class: "small" }, `used, by its own log: ${link.used}`) : null,
     el("details", {}, el("summary", {}, "Points as a table"), table(["all-reduce of", "in flight", "time", "95 % interval", "algbw GB/s", "busbw GB/s"], rows)),
@@ -408,7 +401,9 @@ function linkChart(width, link, alone) {
   const factor = (2 * (link.ranks - 1)) / link.ranks;
   const pairs = link.points.filter((one) => one.in_flight === 2);
   const sizes = alone.map((one) => one.bytes);
-  const top = 1.12 * Math.max(...link.points.map((one) => one.bus_gb_s));
+  const most = Math.max(...link.points.map((one) => one.bus_gb_s));
+  const highest = Math.max(...alone.map((one) => (one.p10_ns > 0 ? (one.bus_gb_s * one.ns) / one.p10_ns : one.bus_gb_s)));
+  const top = Math.max(1.12 * most, Math.min(1.6 * most, 1.04 * highest));
   const x = { domain: [Math.min(...sizes), Math.max(...sizes) * 1.05], log: 4, ticks: width / 76, label: "all-reduce of", format: (one) => units.size(one).replace(/\.\d+/, "") };
   const c = chart(width, 320, x, { domain: [0, top], label: "bus bandwidth, GB/s", ticks: 5, format: (one) => threeDigits(one) }, "measured bus bandwidth against size");
   const samples = Array.from({ length: 60 }, (_, at) => x.domain[0] * (x.domain[1] / x.domain[0]) ** (at / 59));
@@ -435,7 +430,7 @@ function ranksSection() {
   const known = profile.ranks.length ? profile.ranks : late.map((one) => ({ rank: one.rank, host: "", device: "", step_median_ns: null, breakdown: null, peak_bytes: null }));
   const rows = [...known]
     .sort((a, b) => (byRank.get(b.rank)?.arrival_lag_ns ?? 0) - (byRank.get(a.rank)?.arrival_lag_ns ?? 0))
-    .map((one) => [one.rank, units.duration(one.step_median_ns), units.duration(one.breakdown?.exposed_ns), units.duration(byRank.get(one.rank)?.arrival_lag_ns), units.duration(byRank.get(one.rank)?.wait_ns), units.size(one.peak_bytes), { name: `${one.host} ${one.device}` }]);
+    .map((one) => [one.rank, units.duration(one.step_median_ns), units.duration(one.breakdown?.exposed_ns), units.duration(byRank.get(one.rank)?.arrival_lag_ns), units.duration(byRank.get(one.rank)?.wait_ns), units.size(one.peak_bytes || null), { name: `${one.host} ${one.device}`.trim() || NOTHING }]);
   return section(
     "by-rank",
     "Ranks",
@@ -473,7 +468,8 @@ function ranksChart(width, late) {
   const worst = late.reduce((a, b) => (b.arrival_lag_ns > a.arrival_lag_ns ? b : a));
   if (worst.arrival_lag_ns > 0) {
     const at = c.sx(worst.rank);
-    c.plot.append(svg("text", { class: "strong", x: Math.min(at + bar / 2 + 5, width - 130), y: c.sy(worst.arrival_lag_ns / 1e6) + 4 }, `rank ${worst.rank}: ${units.duration(worst.arrival_lag_ns)} late`));
+    const roomy = at + bar / 2 + 160 < width;
+    c.plot.append(svg("text", { class: "strong", x: roomy ? at + bar / 2 + 5 : at - bar / 2 - 5, y: c.sy(worst.arrival_lag_ns / 1e6) + 4, "text-anchor": roomy ? "start" : "end" }, `rank ${worst.rank}: ${units.duration(worst.arrival_lag_ns)} late`));
   }
   const tip = svg("title", {}, "");
   const hit = svg("rect", { class: "hit", x: c.margin.left, y: c.margin.top, width: width - c.margin.left - c.margin.right, height: c.height - c.margin.top - c.margin.bottom }, tip);
@@ -516,9 +512,6 @@ function measuredWays() {
   const rows = profile.topologies.map((one) => [{ name: one.name }, units.duration(one.step.median_ns), `${units.duration(one.step.p10_ns)} to ${units.duration(one.step.p90_ns)}`, units.size(largest(one, "sent_bytes")), units.size(largest(one, "received_bytes"))]);
   return el("div", {}, el("h3", {}, "This job's own steps, in turns ", chip("measured")), table(["<way", "step", "p10 to p90", "most sent by a rank", "most received by a rank"], rows));
 }
-
-/** Without decimals that say nothing: "1.00 GiB" is "1 GiB". */
-const short = (text) => text.replace(/\.0+(?= )/, "");
 
 function waysChart(width, names, rowsOf, toneOf, valueOf, label, format, base, dashedOf = () => null) {
   const all = names.flatMap(rowsOf);
@@ -578,15 +571,17 @@ function commandsSection() {
   return section("commands", "Commands", null, data.commands.map(([what, command]) => el("div", {}, el("div", { class: "dim small" }, what), el("div", { class: "command" }, el("code", {}, command), copyButton(command)))));
 }
 
+const lines = (said) => el("ul", { class: "plain small" }, said.map((one) => el("li", {}, prose(one))));
+
 function notesSection() {
-  const lists = [["Not measured, and why", profile.missing], ["Notes on these figures", profile.notes]].filter(([, lines]) => lines.length);
+  const lists = [["Not measured, and why", profile.breakdown ? profile.missing : []], ["Notes on these figures", profile.notes]].filter(([, said]) => said.length);
   if (!lists.length) return null;
-  return section("notes", "Notes", null, lists.map(([title, lines]) => [el("h3", {}, title), el("ul", { class: "plain small" }, lines.map((one) => el("li", {}, prose(one))))]));
+  return section("notes", "Notes", null, lists.map(([title, said]) => [el("h3", {}, title), lines(said)]));
 }
 
 function terminalSection() {
   const facts = [["command", profile.command.join(" ")], ["versions", Object.entries(profile.versions).map(([name, version]) => `${name} ${version}`).join(", ")], ["phases of the run", Object.entries(profile.seconds).map(([name, seconds]) => `${name} ${seconds.toFixed(1)} s`).join(", ")]];
-  return section("terminal", "The report as the terminal shows it", copyButton(data.texts.terminal), el("details", {}, el("summary", {}, "Show"), el("pre", { tabindex: "0" }, data.texts.terminal)), el("dl", { class: "facts small" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", { class: "wrap" }, value)])));
+  return section("terminal", "The report as the terminal shows it", copyButton(data.texts.terminal), el("details", {}, el("summary", {}, "Show"), el("pre", { tabindex: "0" }, data.texts.terminal)), el("dl", { class: "facts small" }, facts.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", { class: "wrap" }, value)])));
 }
 
 function foot() {

@@ -2,14 +2,35 @@
 //
 // A scene: { phases: [{ name, start_ns, end_ns }], buckets: [...], gradients: [ns], bands: [[ns, ns]], markers:
 // [{ at_ns, label, tone }], end_ns }. A bucket: { index, module, bytes, ready_ns, start_ns, end_ns, exposed_ns, names,
-// bus_gb_s, members }; its exposed part is drawn at its end.
+// bus_gb_s, members }; its exposed part is drawn at its end. `noun`: what to call one, bucket or collective; `gutter`:
+// room for names at the left, as `gutterOf` has it.
 
-const GUTTER = 84;
+const FONT_PX = 12;
 const LANE = 22;
 const MOST_WATERFALL = 300;
 const LEAST_WATERFALL = 84;
 
-function createTimeline(label, onSelect) {
+/** Room at the left that the names of these scenes need. */
+function gutterOf(scenes) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = penFont();
+  const least = scenes.some((scene) => scene.buckets.some((one) => one.label.includes(":"))) ? 124 : 104;
+  const named = scenes.filter((scene) => scene.noun === "collective").flatMap((scene) => scene.buckets);
+  return Math.min(210, named.reduce((most, one) => Math.max(most, 18 + pen.measureText(one.names[0]).width), least));
+}
+
+const penFont = () => `${FONT_PX}px ${getComputedStyle(document.body).fontFamily}`;
+
+/** As much of a text as the width holds, with a sign that some is missing. */
+function fitting(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  const letters = [...text];
+  while (letters.length && pen.measureText(`${letters.join("")}…`).width > width) letters.pop();
+  return `${letters.join("")}…`;
+}
+
+/** `onSelect(bucket or null)`; `onView(from, to)` when the reader zooms or pans. */
+function createTimeline(label, onSelect, onView = () => {}) {
   const canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": label, "aria-describedby": "selected" });
   const tip = el("div", { class: "tip", hidden: true });
   const button = (text, name, act) => el("button", { type: "button", "aria-label": name, title: name, onclick: act }, text);
@@ -27,6 +48,7 @@ function createTimeline(label, onSelect) {
   let selected = null;
   let hits = [];
   let drag = null;
+  let hatch = null;
 
   function update(next) {
     const whole = !scene || (view[0] === 0 && view[1] === scene.end_ns);
@@ -37,14 +59,19 @@ function createTimeline(label, onSelect) {
     onSelect(selected === null ? null : scene.buckets[selected]);
   }
 
-  const x = (ns) => GUTTER + ((ns - view[0]) / (view[1] - view[0])) * (width - GUTTER - 10);
-  const timeAt = (px) => view[0] + ((px - GUTTER) / (width - GUTTER - 10)) * (view[1] - view[0]);
+  const x = (ns) => scene.gutter + ((ns - view[0]) / (view[1] - view[0])) * (width - scene.gutter - 10);
+  const timeAt = (px) => view[0] + ((px - scene.gutter) / (width - scene.gutter - 10)) * (view[1] - view[0]);
 
-  function show(from, to) {
+  function look(from, to) {
     const span = Math.min(Math.max(to - from, 1000), scene.end_ns);
     const start = Math.min(Math.max(0, from), scene.end_ns - span);
     view = [start, start + span];
     draw();
+  }
+
+  function show(from, to) {
+    look(from, to);
+    onView(...view);
   }
 
   function zoom(factor, around) {
@@ -81,7 +108,8 @@ function createTimeline(label, onSelect) {
     const rows = Math.max(1, scene.buckets.length);
     const waterfall = Math.min(MOST_WATERFALL, Math.max(LEAST_WATERFALL, rows * 20));
     const rowHeight = Math.min(24, waterfall / rows);
-    const top = { axis: 0, compute: 24, link: 24 + LANE + 24, buckets: 24 + LANE + 24 + count * (LANE + 3) + 10 };
+    const link = scene.phases.length ? 24 + LANE + 24 : 26; // traces of other programs do not tell phases
+    const top = { compute: 24, link, buckets: link + count * (LANE + 3) + 10 };
     const markersAt = top.buckets + rowHeight * rows + 6;
     const height = markersAt + (scene.markers.length ? 18 * scene.markers.length : 2);
     const ratio = window.devicePixelRatio || 1;
@@ -90,15 +118,16 @@ function createTimeline(label, onSelect) {
     canvas.height = Math.round(height * ratio);
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    pen.font = penFont();
+    hatch = hatched(pen, tone("exposed"), tone("exposed-line"));
     pen.fillStyle = tone("card");
     pen.fillRect(0, 0, width, height);
     hits = [];
 
-    const names = [[scene.phases.length ? "compute" : "", top.compute + LANE / 2], [count > 1 ? "link, 2 lanes".replace("2", count) : "link", top.link + (count * (LANE + 3)) / 2]];
+    const names = [[scene.phases.length ? "compute" : "", top.compute + LANE / 2], [count > 1 ? `link, ${count} lanes` : "link", top.link + (count * (LANE + 3)) / 2]];
     pen.save();
     pen.beginPath();
-    pen.rect(GUTTER, 0, width - GUTTER, height);
+    pen.rect(scene.gutter, 0, width - scene.gutter, height);
     pen.clip();
     axis(pen, tone, height);
     for (const [from, to] of scene.bands) {
@@ -125,14 +154,15 @@ function createTimeline(label, onSelect) {
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     pen.fillStyle = tone("dim");
-    for (const [text, y] of names) pen.fillText(text, GUTTER - 8, y, GUTTER - 10);
+    for (const [text, y] of names) pen.fillText(text, scene.gutter - 8, y);
     if (rowHeight >= 13) {
       scene.buckets.forEach((bucket, at) => {
         pen.fillStyle = at === selected ? tone("ink") : tone("dim");
-        pen.fillText(noun === "collective" ? bucket.names[0] : `${bucket.label} · ${units.size(bucket.bytes)}`.replace(" MiB", "M").replace(" KiB", "K").replace(" GiB", "G"), GUTTER - 8, top.buckets + (at + 0.5) * rowHeight, GUTTER - 10);
+        const text = scene.noun === "collective" ? bucket.names[0] : `${bucket.label} · ${units.size(bucket.bytes)}`;
+        pen.fillText(fitting(pen, text, scene.gutter - 12), scene.gutter - 8, top.buckets + (at + 0.5) * rowHeight);
       });
     } else {
-      pen.fillText(units.counted(rows, noun), GUTTER - 8, top.buckets + 8, GUTTER - 10);
+      pen.fillText(fitting(pen, units.counted(scene.buckets.length, scene.noun), scene.gutter - 12), scene.gutter - 8, top.buckets + 8);
     }
   }
 
@@ -150,7 +180,7 @@ function createTimeline(label, onSelect) {
       pen.stroke();
       pen.fillStyle = tone("dim");
       const text = tick.toFixed(decimals);
-      pen.textAlign = at < GUTTER + 14 ? "left" : at > width - 26 ? "right" : "center";
+      pen.textAlign = at < scene.gutter + 14 ? "left" : at > width - 26 ? "right" : "center";
       pen.fillText(tick === ticks[0] ? `${text} ms` : text, at, 3);
     }
   }
@@ -164,8 +194,8 @@ function createTimeline(label, onSelect) {
     pen.fillStyle = tone("on");
     pen.textBaseline = "middle";
     pen.textAlign = "center";
-    const middle = (Math.max(left, GUTTER) + Math.min(left + wide, width)) / 2;
-    if (pen.measureText(name).width + 10 < Math.min(left + wide, width) - Math.max(left, GUTTER)) pen.fillText(name, middle, y + height / 2 + 0.5);
+    const middle = (Math.max(left, scene.gutter) + Math.min(left + wide, width)) / 2;
+    if (pen.measureText(name).width + 10 < Math.min(left + wide, width) - Math.max(left, scene.gutter)) pen.fillText(name, middle, y + height / 2 + 0.5);
   }
 
   function gradientTicks(pen, tone, y) {
@@ -202,7 +232,7 @@ function createTimeline(label, onSelect) {
     const gap = right - left > 3 ? 0.5 : 0;
     pen.fillStyle = tone("hidden");
     if (turn > left) rounded(pen, left, y, turn - left - (turn === right ? gap : 0), height, height > 8 ? 3 : 0);
-    pen.fillStyle = tone("exposed");
+    pen.fillStyle = hatch;
     if (right > turn && bucket.exposed_ns) rounded(pen, turn, y, right - turn - gap, height, height > 8 ? 3 : 0);
     if (isSelected) {
       pen.strokeStyle = tone("ink");
@@ -226,7 +256,7 @@ function createTimeline(label, onSelect) {
       pen.stroke();
       pen.setLineDash([]);
       pen.fillStyle = tone(marker.tone);
-      pen.textAlign = at - pen.measureText(marker.label).width - 8 > GUTTER ? "right" : "left";
+      pen.textAlign = at - pen.measureText(marker.label).width - 8 > scene.gutter ? "right" : "left";
       pen.fillText(marker.label, at + (pen.textAlign === "right" ? -6 : 6), y);
     });
   }
@@ -253,7 +283,7 @@ function createTimeline(label, onSelect) {
   canvas.addEventListener("pointermove", (event) => {
     const [px, py] = place(event);
     if (drag) {
-      const moved = ((drag.px - px) / (width - GUTTER - 10)) * (drag.view[1] - drag.view[0]);
+      const moved = ((drag.px - px) / (width - scene.gutter - 10)) * (drag.view[1] - drag.view[0]);
       if (Math.abs(drag.px - px) > 3) drag.moved = true;
       show(drag.view[0] + moved, drag.view[1] + moved);
       return;
@@ -261,7 +291,7 @@ function createTimeline(label, onSelect) {
     const at = hitAt(px, py);
     const phase = at === null ? scene.phases.find((one) => one.name && py >= 24 && py <= 52 && timeAt(px) >= one.start_ns && timeAt(px) < one.end_ns) : null;
     tip.hidden = at === null && !phase;
-    if (at !== null) tip.replaceChildren(...aboutBucket(scene.buckets[at]));
+    if (at !== null) tip.replaceChildren(...aboutBucket(scene.buckets[at], scene.noun));
     else if (phase) tip.replaceChildren(el("b", {}, phase.name), `${units.duration(phase.end_ns - phase.start_ns)}, from ${units.duration(phase.start_ns)} to ${units.duration(phase.end_ns)}`);
     if (tip.hidden) return;
     const room = root.getBoundingClientRect();
@@ -317,7 +347,30 @@ function createTimeline(label, onSelect) {
       draw();
     }
   }).observe(root);
-  return { root, tools, update, redraw: draw, view: () => [...view] };
+  return { root, tools, update, look, x, canvas };
+}
+
+/** A fill that differs from the others in shape as well as in colour. */
+function hatched(pen, colour, line) {
+  const side = 8;
+  const ratio = pen.getTransform().a;
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = Math.round(side * ratio);
+  const brush = tile.getContext("2d");
+  brush.scale(tile.width / side, tile.width / side);
+  brush.fillStyle = colour;
+  brush.fillRect(0, 0, side, side);
+  brush.strokeStyle = line;
+  brush.lineWidth = 1.1;
+  for (const shift of [-side, 0, side]) {
+    brush.beginPath();
+    brush.moveTo(shift - 1, side + 1);
+    brush.lineTo(shift + side + 1, -1);
+    brush.stroke();
+  }
+  const pattern = pen.createPattern(tile, "repeat");
+  pattern.setTransform(new DOMMatrix().scale(side / tile.width));
+  return pattern;
 }
 
 function rounded(pen, left, top, wide, high, radius) {
@@ -331,7 +384,7 @@ function rounded(pen, left, top, wide, high, radius) {
 function tones(holder) {
   const probe = el("span", { hidden: true });
   holder.append(probe);
-  const names = ["card", "on", "ink", "dim", "faint", "forward", "backward", "optimizer", "input", "hidden", "exposed", "exposed-wash", "wait", "default", "best", "planned"];
+  const names = ["card", "on", "ink", "dim", "faint", "forward", "backward", "optimizer", "input", "hidden", "exposed", "exposed-line", "exposed-wash", "wait", "default", "best", "planned"];
   const found = {};
   for (const name of names) {
     probe.style.color = `var(--${name})`;
@@ -344,7 +397,7 @@ function tones(holder) {
 }
 
 /** What is to be said of a bucket, as elements. */
-function aboutBucket(bucket) {
+function aboutBucket(bucket, noun) {
   const shown = bucket.names.slice(0, 6);
   const more = bucket.names.length - shown.length;
   const facts = [
@@ -358,7 +411,7 @@ function aboutBucket(bucket) {
     ["bus bandwidth", units.rate(bucket.bus_gb_s)],
   ];
   return [
-    el("b", {}, `${titled} ${bucket.label}`),
+    el("b", {}, `${titled(noun)} ${bucket.label}`),
     el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     el("div", { class: "mono small" }, shown.join(", "), more > 0 ? ` and ${grouped(more)} more` : ""),
   ];

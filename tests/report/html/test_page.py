@@ -14,8 +14,10 @@ from bucketlab.predict import predict, unsayable
 from bucketlab.report import units
 from bucketlab.report.html import write_report
 from bucketlab.schema.profile import Profile
+from bucketlab.schema.tuning import Tuning
 from tests.browser import Browser
 from tests.report import profiles
+from tests.report.html.studies import study_of
 
 _HOSTILE = [
     "</script><script>window.hacked=1</script>",
@@ -64,8 +66,13 @@ def _hostile() -> Profile:
     return _with_prediction(made)
 
 
-def _open(browser: Browser, profile: Profile, folder: Path) -> None:
-    browser.open(write_report(profile, folder).as_uri())
+def _hostile_study(profile: Profile) -> Tuning:
+    everything = " ".join(_HOSTILE)
+    return study_of(profile, study=everything, reason=everything, interconnect=everything)
+
+
+def _open(browser: Browser, profile: Profile, folder: Path, study: Tuning | None = None) -> None:
+    browser.open(write_report(profile, folder, study).as_uri())
 
 
 @pytest.mark.parametrize("make", _EVERY)
@@ -87,7 +94,7 @@ def test_every_profile_opens_without_a_complaint_and_without_the_network(
 
 def test_names_from_data_show_as_text(chromium: Browser, tmp_path: Path) -> None:
     profile = _hostile()
-    _open(chromium, profile, tmp_path)
+    _open(chromium, profile, tmp_path, _hostile_study(profile))
     chromium.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     chromium.evaluate("document.getElementById('sweep').click()")
     assert chromium.complaints == []
@@ -103,7 +110,7 @@ def test_names_from_data_show_as_text(chromium: Browser, tmp_path: Path) -> None
 
 
 def test_the_file_itself_holds_no_markup_from_data(tmp_path: Path) -> None:
-    html = write_report(_hostile(), tmp_path).read_text(encoding="utf-8")
+    html = write_report(_hostile(), tmp_path, _hostile_study(_hostile())).read_text(encoding="utf-8")
     assert html.count("<script") == 2
     assert html.count("</script") == 2
     assert "<img" not in html
@@ -220,14 +227,10 @@ def test_buckets_can_be_read_with_the_keyboard_and_with_the_mouse(chromium: Brow
 
     chromium.evaluate("document.querySelector('canvas').scrollIntoView({block: 'center'})")
     box = chromium.evaluate("document.querySelector('canvas').getBoundingClientRect().toJSON()")
-    assert profile.breakdown is not None
     first = profile.buckets[0]
     assert first.start_ns is not None
     assert first.end_ns is not None
-    middle = (
-        (first.start_ns + first.end_ns) / 2 / (1.01 * max(profile.breakdown.wall_ns, profile.buckets[-1].end_ns or 0))
-    )
-    x = box["left"] + 84 + middle * (box["width"] - 94)
+    x = box["left"] + chromium.evaluate(f"bucketlab.pixelOf({(first.start_ns + first.end_ns) / 2})")
     chromium.mouse("mouseMoved", x, box["top"] + 85)
     tip = chromium.evaluate(
         "(() => { const one = document.querySelector('.tip'); return one.hidden ? '' : one.textContent; })()"
