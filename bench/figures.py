@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -38,7 +37,7 @@ class Figure(msgspec.Struct, kw_only=True):
 
     name: str
     value: float  # a median where several were taken
-    unit: str  # "" where the value is a ratio itself
+    unit: str  # "" where there is a ratio and nothing else
     kind: Literal["measured", "emulated", "simulated"] = "measured"
     ratio: float | None = None  # of the value to what `over` names, taken in the same run
     over: str = ""
@@ -158,21 +157,11 @@ def as_markdown(results: Results) -> str:
 
 
 def _row(figure: Figure) -> str:
+    value = f"{_short(figure.value)} {figure.unit}" if figure.unit else ""
     ratio = "" if figure.ratio is None else f"{_short(figure.ratio)} times {figure.over}"
-    if not figure.unit:
-        ratio = figure.over
-    value = f"{_short(figure.value)} {figure.unit}".strip()
-    return f"| {figure.name} | {value} | {ratio} | {figure.kind}, {figure.samples} |"
+    return f"| {figure.name} | {value} | {ratio} | {figure.kind}, {figure.samples:,} |"
 
 
 def _short(value: float) -> str:
-    """Three digits, and no exponent."""
-    if value == 0 or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{float(f'{value:.3g}'):g}"
-
-
-def quoted(results: Results, names: Sequence[str]) -> list[str]:
-    """Rows of the table by the figures' names, as the README quotes them."""
-    rows = {one.name: _row(one) for section in results.sections.values() for one in section.figures}
-    return [rows[name] for name in names]
+    """Three digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")

@@ -97,7 +97,7 @@ def test_a_slower_ratio_is_a_warning_and_no_failure(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(command, "figures_of", lambda _: lambda _: table(a=1.5).sections["one"].figures)
     done = CliRunner().invoke(command.main, ["--only", "gpu", "--against", str(before)])
     assert done.exit_code == 0
-    assert "warning: slower" in done.output and "gpu, a: 1.5 times x, was 1" in done.output
+    assert "warning: slower" in done.output and "gpu, a: 1.50 times x, was 1.00" in done.output
 
 
 def test_what_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
