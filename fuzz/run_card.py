@@ -17,8 +17,8 @@ def read(data: bytes, folder: Path) -> None:
     card = load_card(folder)
     how = card.launch
     job = Job(tuple(card.command), how.own_launcher, tuple(how.options.items()), tuple(how.flags))
-    assert job.name is not None
     launch_command(job)
+    assert job.name is not None
 
 
 def seeds() -> list[bytes]:

@@ -163,7 +163,7 @@ def read_summary(file: Path) -> list[RankAnalysis]:
         document = msgspec.json.decode(text, type=Analysis)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadInput(f"{file}: no summary of ranks: {error}") from None
-    wrong = wrong_in(document, LONGEST_AXIS_NS)
+    wrong = wrong_in(document, LONGEST_AXIS_NS) if document.ranks else "there is none in it"
     if wrong is not None:
         raise BadInput(f"{file}: no summary of ranks: {wrong}")
     return document.ranks

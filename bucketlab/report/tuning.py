@@ -267,9 +267,12 @@ def _spelt(variables: dict[str, str]) -> str:
 
 def _curve(result: Tuning, ascii_only: bool) -> list[str]:
     points = [
-        (float(trial.params["bucket_cap_mb"]), 1 / (1 + trial.speedup))
+        (float(cap_mb), 1 / (1 + trial.speedup))
         for trial in result.trials
-        if trial.speedup is not None and trial.failure is None and "bucket_cap_mb" in trial.params
+        if trial.speedup is not None
+        and trial.failure is None
+        and isinstance(cap_mb := trial.params.get("bucket_cap_mb"), int | float)
+        and cap_mb > 0
     ]
     return _scatter(points, result.best.bucket_cap_mb, ascii_only)
 

@@ -54,6 +54,8 @@ def _what_is_wrong(value: float, where: str, most: int) -> str | None:
     name = where.rpartition(".")[2].partition("[")[0]
     if value < 0 and (name.endswith(("bytes", "_mb", "samples", "ranks", "rank", "parameters"))):
         return f"{where} is {value}, less than nothing"
+    if name == "speedup" and value <= -1:
+        return f"{where} is {value}: a step would take less than no time"
     return None
 
 
