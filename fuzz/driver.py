@@ -40,7 +40,7 @@ def attempt(read: Read, data: bytes, folder: Path) -> str | None:
 
 def fuzz(name: str, read: Read, seeds: Iterable[bytes], is_json: bool = False) -> None:
     """Runs libFuzzer, whose arguments the command takes, until it finds something or is told to stop."""
-    import atheris
+    import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as scratch:
         started, grown, work = (Path(scratch, part) for part in ("seeds", "grown", "work"))

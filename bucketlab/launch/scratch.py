@@ -7,17 +7,13 @@ the lock when the process ends, however it ends, and knows no ids that are given
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # a system without locks of files: nothing is cleaned up there but one's own
-    fcntl = None  # type: ignore[assignment]
 
 _PREFIX = "bucketlab-"
 _LOCK = ".owner"
@@ -33,14 +29,11 @@ def scratch_folder() -> Iterator[Path]:
         try:
             yield folder
         finally:
-            if lock is not None:
-                os.close(lock)
+            os.close(lock)
 
 
-def _locked(folder: Path) -> int | None:
+def _locked(folder: Path) -> int:
     """The lock on a folder, as an open file that no child inherits."""
-    if fcntl is None:
-        return None
     unfinished = folder / f"{_LOCK}.tmp"
     descriptor = os.open(unfinished, os.O_CREAT | os.O_RDWR, 0o600)
     with contextlib.suppress(OSError):  # a file system without locks
@@ -50,11 +43,9 @@ def _locked(folder: Path) -> int | None:
 
 
 def _remove_abandoned() -> None:
-    if fcntl is None:
-        return
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, in use, or gone just now
-            descriptor = os.open(folder / _LOCK, os.O_RDWR)
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

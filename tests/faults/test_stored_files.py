@@ -37,7 +37,8 @@ def test_another_version_is_refused_with_a_sentence(kind: str, version: int, tmp
     document = msgspec.json.decode(whole)
     assert document["schema"] == f"{kind}/1"
     read(_written(tmp_path / name, document))
-    for other in (document, {}):  # with the fields of this version, and without any of them
+    nothing: dict[str, object] = {}
+    for other in (document, nothing):  # with the fields of this version, and without any of them
         with pytest.raises(BadInput) as caught:
             read(_written(tmp_path / name, {"schema": f"{kind}/{version}", **_without_schema(other)}))
         assert f"{kind}/{version}" in str(caught.value)
