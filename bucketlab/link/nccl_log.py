@@ -18,6 +18,7 @@ import msgspec
 
 # GRAPH tells NVLink from PCIe; TUNING and COLL would log every collective and so change what is measured.
 _SUBSYSTEMS = "INIT,ENV,NET,GRAPH"
+_LONGEST = 2**26  # characters of a log; one of a process on 1,000 ranks has a few million
 
 # "p2p" is NVLink or PCIe and "rdma" InfiniBand or RoCE where the log does not tell which.
 PathName = Literal[
@@ -188,10 +189,16 @@ def logs_of_process(folder: Path, pid: int) -> list[NcclLog]:
 def read_logs(files: Iterable[Path]) -> list[NcclLog]:
     """The logs in these files, by host and process. A file may hold one process or a whole job's output.
 
+    What NCCL says of its connections stands at the beginning: of a file that is longer than any log, the rest is left.
+
     Raises:
         OSError: a file cannot be read.
     """
-    return [log for file in files for log in parse(file.read_text(errors="replace"), file.name)]
+    found = []
+    for file in files:
+        with file.open(errors="replace") as opened:
+            found += parse(opened.read(_LONGEST), file.name)
+    return found
 
 
 def parse(text: str, source: str) -> list[NcclLog]:

@@ -32,7 +32,9 @@ _INSIDE_A_HOST: tuple[Kind, ...] = ("nvlink", "pcie", "shared-memory")
 # No link of today comes near these; a figure beyond them is in another unit.
 _FASTEST_GB_S = 1e5
 _SLOWEST_US = 1e6
-# A sweep is data, and may be someone else's.
+_LONGEST = 2**14
+_MOST_TOLD = 20
+# A sweep is data, and so is a result; either may be someone else's.
 _LOADS_CODE = re.compile(r"LD_\w+|DYLD_\w+|PYTHON\w*|PATH|ENV|BASH_ENV|BUCKETLAB_\w+|NCCL_(NET|TUNER|PROFILER)_PLUGIN")
 
 LatencyUs = Annotated[float, msgspec.Meta(ge=0, le=_SLOWEST_US)]
@@ -135,12 +137,17 @@ def read_sweep(file: Path, preset: str | None = None) -> Sweep:
         BadInput: the file cannot be read, or has mistakes: all of them, a line each.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(_LONGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BadInput(f"{file}: {reason}") from error
+    if len(text) > _LONGEST:
+        raise BadInput(f"{file}: is longer than any sweep, which has at most {_LONGEST:,} characters")
     try:
         document = tomllib.loads(text)
+    except RecursionError:
+        raise BadInput(f"{file}: is nested too deep") from None
     except tomllib.TOMLDecodeError as error:
         what, line = _syntax_error(str(error), text)
         raise BadInput(f"{file}:{line}: {what}") from error
@@ -179,6 +186,11 @@ def environment_on(sweep: Sweep, host: HostLinks, already: Mapping[str, str]) ->
     return {name: value for name, value in found.items() if name not in already}
 
 
+def chooses_code(variable: str) -> bool:
+    """Whether a variable of the environment makes programs run other code: nothing that is data may set it."""
+    return _LOADS_CODE.fullmatch(variable) is not None
+
+
 # ---- checking -------------------------------------------------------------------------------------------------
 
 Keys = tuple[str, ...]
@@ -203,7 +215,10 @@ class _Reader:
         presets, link = self._link(document, preset)
         search = self._search(document.get("search", {}))
         if self._wrong or link is None or search is None:
-            raise BadInput("\n".join(f"{self._file}:{line}: {what}" for line, what in sorted(self._wrong)))
+            told = [f"{self._file}:{line}: {what}" for line, what in sorted(self._wrong)]
+            if len(told) > _MOST_TOLD:
+                told[_MOST_TOLD:] = [f"{self._file}: and {len(told) - _MOST_TOLD:,} more mistakes"]
+            raise BadInput("\n".join(told))
         return Sweep(
             name=name,
             description=description,
@@ -278,7 +293,7 @@ class _Reader:
         if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
             self._tell((*keys, name), f"{name!r} is no name of an environment variable")
             return False
-        if _LOADS_CODE.fullmatch(name):
+        if chooses_code(name):
             self._tell((*keys, name), f"{name} chooses code that is run, which no sweep may")
             return False
         close = difflib.get_close_matches(name, PINNING, n=1, cutoff=0.88)
