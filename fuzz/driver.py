@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "fuzz" / "corpus"
 _DEFAULTS = ("-timeout=20", "-rss_limit_mb=3000", "-max_len=65536", "-use_value_profile=1")
 _ODD: tuple[Any, ...] = (None, True, 0, -1, 1, 2**31, 2**63, -(2**63), 10**40, 0.0, -0.5, 1e308, "", "\u202e", [], {})
-_LONGEST_MESSAGE = 2000
+_MOST_LINES, _LONGEST_LINE = 30, 1000
 
 
 def attempt(read: Read, data: bytes, folder: Path) -> str | None:
@@ -33,7 +33,9 @@ def attempt(read: Read, data: bytes, folder: Path) -> str | None:
     except BucketlabError as error:
         message = str(error)
         assert message.strip(), "an error without a word"
-        assert len(message) <= _LONGEST_MESSAGE, f"a message of {len(message)} characters"
+        lines = message.splitlines()
+        assert len(lines) <= _MOST_LINES, f"{len(lines)} lines"
+        assert all(len(line) <= _LONGEST_LINE for line in lines), f"a line of {max(map(len, lines))} characters"
         return message
     return None
 
