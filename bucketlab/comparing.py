@@ -23,6 +23,7 @@ from bucketlab.schema.comparison import AlignedBuckets, Comparison, Figure, Unit
 from bucketlab.schema.profile import Bucket, Link, LinkPoint, Profile
 
 _RESAMPLES = 4000
+_MOST_RESAMPLED = 2000  # steps, the latest: time and memory grow with them, and the interval is narrow long before
 _PARTS = {
     "compute": "compute_ns",
     "communication": "communication_ns",
@@ -223,7 +224,7 @@ def _resampled(samples: Sequence[int], share: float, seed: int) -> np.ndarray[tu
     Returns:
         shape (_RESAMPLES,), the same for the same samples and seed.
     """
-    values = np.asarray(samples, dtype=np.float64)
+    values = np.asarray(samples[-_MOST_RESAMPLED:], dtype=np.float64)
     count = len(values)
     length = max(1, round(count ** (1 / 3)))
     starts = np.random.default_rng(seed).integers(0, count, (_RESAMPLES, math.ceil(count / length)))

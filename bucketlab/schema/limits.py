@@ -26,7 +26,7 @@ def wrong_in(document: object, most: int = MOST) -> str | None:
     """
     found = _wrong_number(document, "", 0, most)
     if found is None and isinstance(document, Profile):
-        found = _wrong_index(document)
+        found = _wrong_profile(document)
     return found
 
 
@@ -59,9 +59,11 @@ def _what_is_wrong(value: float, where: str, most: int) -> str | None:
     return None
 
 
-def _wrong_index(profile: Profile) -> str | None:
+def _wrong_profile(profile: Profile) -> str | None:
     if profile.world_size < 1 or profile.nodes < 1:
         return f"world_size {profile.world_size} on {profile.nodes} nodes is no job"
+    if profile.gradients and not any(one.bytes for one in profile.gradients):
+        return "gradients are all empty"
     modules = range(len(profile.modules))
     owners = [("buckets", one.module) for one in profile.buckets]
     owners += [("gradients", one.module) for one in profile.gradients]
