@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
 VARIABLE = "BUCKETLAB_LINK"
@@ -18,11 +17,12 @@ VARIABLE = "BUCKETLAB_LINK"
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
+    from bucketlab.launch.scratch import scratch_folder
     from bucketlab.link.nccl_log import debug_environment
 
-    with tempfile.TemporaryDirectory(prefix="bucketlab-") as folder:
-        os.environ.update(debug_environment(Path(folder), os.environ))
-        _measure(Path(folder))
+    with scratch_folder() as folder:
+        os.environ.update(debug_environment(folder, os.environ))
+        _measure(folder)
     sys.stdout.flush()
     sys.stderr.flush()
     # All is written and every rank has left the group. At interpreter exit gloo of torch 2.13 now and then aborts
