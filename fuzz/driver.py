@@ -1,4 +1,4 @@
-"""What the fuzz targets share: atheris around a reader, and mutations that keep JSON being JSON.
+"""What fuzzing and tests share: what counts as a find, and mutations that keep JSON being JSON.
 
 A target is a file that says how to read some bytes (`read`) and what whole files look like (`seeds`). `read` may end
 with an error of ours, whose text must be a line or few; anything else is a find. Finds are kept in `corpus/<target>/`,
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ Read = Callable[[bytes, Path], None]
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "fuzz" / "corpus"
-_DEFAULTS = ("-timeout=20", "-rss_limit_mb=3000", "-max_len=65536", "-use_value_profile=1")
+TARGETS = sorted({path.stem for path in (ROOT / "fuzz").glob("*.py")} - {"driver", "__main__"})
 _ODD: tuple[Any, ...] = (None, True, 0, -1, 1, 2**31, 2**63, -(2**63), 10**40, 0.0, -0.5, 1e308, "", "\u202e", [], {})
 _MOST_LINES, _LONGEST_LINE = 30, 1000
 
@@ -38,29 +36,6 @@ def attempt(read: Read, data: bytes, folder: Path) -> str | None:
         assert all(len(line) <= _LONGEST_LINE for line in lines), f"a line of {max(map(len, lines))} characters"
         return message
     return None
-
-
-def fuzz(name: str, read: Read, seeds: Iterable[bytes], is_json: bool = False) -> None:
-    """Runs libFuzzer, whose arguments the command takes, until it finds something or is told to stop."""
-    import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as scratch:
-        started, grown, work = (Path(scratch, part) for part in ("seeds", "grown", "work"))
-        for folder in (started, grown, work):
-            folder.mkdir()
-        for number, seed in enumerate(seeds):
-            (started / f"{number}").write_bytes(seed)
-        kept = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
-
-        def mutated(data: bytes, most: int, seed: int) -> bytes:
-            chance = random.Random(seed)
-            changed = with_something_odd(data, chance) if chance.random() < 0.7 else None
-            return changed if changed is not None and len(changed) <= most else atheris.Mutate(data, most)
-
-        arguments = [sys.argv[0], *_DEFAULTS, *sys.argv[1:], str(grown), str(started), *kept]
-        further = {"custom_mutator": mutated} if is_json else {}
-        atheris.Setup(arguments, lambda data: attempt(read, data, work), **further)
-        atheris.Fuzz()
 
 
 def with_something_odd(data: bytes, chance: random.Random) -> bytes | None:

@@ -1,11 +1,11 @@
-"""NCCL's own log: read, joined over ranks, held against what was wished for. `python -m fuzz.nccl_log`"""
+"""NCCL's own log: read, joined over ranks, held against what was wished for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from bucketlab.link.nccl_log import check_link, explain, in_words, joined, read_logs, what_was_used
-from fuzz.driver import ROOT, fuzz
+from fuzz.driver import ROOT
 
 
 def read(data: bytes, folder: Path) -> None:
@@ -23,7 +23,3 @@ def read(data: bytes, folder: Path) -> None:
 
 def seeds() -> list[bytes]:
     return [path.read_bytes() for path in sorted((ROOT / "tests" / "link" / "logs").glob("*.log"))]
-
-
-if __name__ == "__main__":
-    fuzz("nccl_log", read, seeds())

@@ -1,4 +1,4 @@
-"""profile.json: printed, drawn, predicted from, compared. `python -m fuzz.profile -max_total_time=60`"""
+"""profile.json: printed, drawn, predicted from, compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from bucketlab.report.profile import print_profile
 from bucketlab.report.whatif import print_whatif
 from bucketlab.runs import PROFILE, load_profile
 from bucketlab.schema.profile import Profile
-from fuzz.driver import fuzz
 from tests.report import profiles
 
 _OTHER = profiles.exposed(parameters=profiles.gpt(1, 64))
@@ -39,7 +38,3 @@ def seeds() -> list[bytes]:
     small = profiles.gpt(1, 64)
     made: list[Profile] = [profiles.nothing(), profiles.straggler(parameters=small), profiles.hidden(parameters=small)]
     return [msgspec.json.encode(one) for one in made]
-
-
-if __name__ == "__main__":
-    fuzz("profile", read, seeds(), is_json=True)

@@ -1,4 +1,4 @@
-"""result.json of a study: printed, drawn beside a profile, applied. `python -m fuzz.result -max_total_time=60`"""
+"""result.json of a study: printed, drawn beside a profile, applied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.console import Console
 from bucketlab.report.html import render
 from bucketlab.report.tuning import print_tuning
 from bucketlab.tune.files import RESULT, load_result
-from fuzz.driver import fuzz
 from tests.report import profiles
 from tests.report.html.studies import study_of
 
@@ -28,7 +27,3 @@ def read(data: bytes, folder: Path) -> None:
 
 def seeds() -> list[bytes]:
     return [msgspec.json.encode(study_of(_PROFILE))]
-
-
-if __name__ == "__main__":
-    fuzz("result", read, seeds(), is_json=True)

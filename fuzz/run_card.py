@@ -1,4 +1,4 @@
-"""run.json: what `tune` without a script launches again. `python -m fuzz.run_card -max_total_time=60`"""
+"""run.json: what `tune` without a script launches again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import msgspec
 from bucketlab.launch.command import Job, launch_command
 from bucketlab.runs import RUN, RunCard, load_card
 from bucketlab.worker.config import Launch
-from fuzz.driver import fuzz
 
 
 def read(data: bytes, folder: Path) -> None:
@@ -36,7 +35,3 @@ def seeds() -> list[bytes]:
         bucket_cap_mb=[25.0],
     )
     return [msgspec.json.encode(card)]
-
-
-if __name__ == "__main__":
-    fuzz("run_card", read, seeds(), is_json=True)

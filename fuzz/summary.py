@@ -1,4 +1,4 @@
-"""Summaries of ranks, as `analyze --summaries` keeps them: merged and printed. `python -m fuzz.summary`"""
+"""Summaries of ranks, as `analyze --summaries` keeps them: merged and printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rich.console import Console
 from bucketlab.analysis.files import analyze_paths
 from bucketlab.report.analysis import print_analysis, write_csv
 from fuzz import trace
-from fuzz.driver import fuzz
 
 
 def read(data: bytes, folder: Path) -> None:
@@ -28,7 +27,3 @@ def seeds() -> list[bytes]:
         file = Path(folder) / "rank0.1.pt.trace.json"
         file.write_bytes(trace.seeds()[0])
         return [msgspec.json.encode(analyze_paths([file]))]
-
-
-if __name__ == "__main__":
-    fuzz("summary", read, seeds(), is_json=True)

@@ -1,11 +1,11 @@
-"""Sweeps, which are TOML that people write: read, and their link made a curve. `python -m fuzz.sweep`"""
+"""Sweeps, which are TOML that people write: read, and their link made a curve."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from bucketlab.link.sweep import curve_of, fabric_of, read_sweep
-from fuzz.driver import ROOT, fuzz
+from fuzz.driver import ROOT
 
 
 def read(data: bytes, folder: Path) -> None:
@@ -18,7 +18,3 @@ def read(data: bytes, folder: Path) -> None:
 
 def seeds() -> list[bytes]:
     return [path.read_bytes() for path in sorted((ROOT / "sweeps").glob("*.toml"))]
-
-
-if __name__ == "__main__":
-    fuzz("sweep", read, seeds())

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler: read, analysed, printed, predicted from. `python -m fuzz.trace -max_total_time=60`"""
+"""Traces of torch.profiler: read, analysed, printed, predicted from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bucketlab.analysis.files import analyze_paths
 from bucketlab.errors import BadInput
 from bucketlab.predict.foreign import predict_trace
 from bucketlab.report.analysis import print_analysis, write_csv
-from fuzz.driver import ROOT, fuzz
+from fuzz.driver import ROOT
 
 _RECORDED = ROOT / "traces" / "gloo-2ranks"
 _KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -71,7 +71,3 @@ def _small() -> dict[str, object]:
         "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
         "traceEvents": events,
     }
-
-
-if __name__ == "__main__":
-    fuzz("trace", read, seeds(), is_json=True)

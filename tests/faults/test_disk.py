@@ -63,7 +63,7 @@ def test_a_disk_that_fills_up_while_trials_are_measured_leaves_a_whole_database(
     with file_system(tmp_path / "small", "size=1m") as small:
         options = ["--trials", "9", "--steps", "150", "--study", "one", "--out", str(small)]
         job = begun("tune", *options, PLAIN, cwd=tmp_path, environment=LONG)
-        job.wait_for("tuning", steps=60)
+        job.wait_for("tuning", steps=30)
         _fill(small)
         done = job.ended()
         with closing(sqlite3.connect(small / "one" / "study.db")) as database:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fuzz.driver import CORPUS, ROOT, attempt, with_something_odd
+from fuzz.driver import CORPUS, TARGETS, attempt, with_something_odd
 
-TARGETS = sorted(path.stem for path in (ROOT / "fuzz").glob("*.py") if path.stem != "driver")
 JSON = [name for name in TARGETS if name not in ("sweep", "nccl_log")]
 ANYTHING = "exit code 2 and one line that names file and cause, or a result; bounded time and memory"
 COMMANDS = {
