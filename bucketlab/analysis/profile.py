@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -18,7 +17,7 @@ from bucketlab.link.nccl_log import in_words, joined
 from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
-from bucketlab.schema.profile import Breakdown, Bucket, Gradient, HeldBack, Link, Profile, RankSummary
+from bucketlab.schema.profile import Breakdown, Bucket, Gradient, HeldBack, Link, Profile, RankSummary, Rehearsal
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 
 
@@ -50,12 +49,13 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         step=step_time([report.steps for report in present]),
         breakdown=_median_breakdown([step for one in analyses for step in one.steps]),
         ranks=[_summary(report) for report in present],
-        buckets=_buckets(facts, first.analysis),
+        buckets=_buckets(facts, [report.analysis if report is not None else None for report in reports]),
         gradients=_gradients(facts.gradients, forward_ns),
         forward_ns=forward_ns,
         backward_ns=_median_of(present, lambda step: step.backward_ns),
         optimizer_ns=_median_of(present, _optimizer_ns),
         held_back=_held_back(present),
+        rehearsals=_rehearsals(present),
         input_ns=_median_of(present, lambda step: step.input_ns),
         link=_link(facts, present),
         stragglers=_stragglers(analyses),
@@ -102,6 +102,32 @@ def _held_back(reports: Sequence[RankReport]) -> HeldBack | None:
         ),
         optimizer_ns=round(statistics.median(_optimizer_ns(step) or 0 for row in rows for step in row)),
     )
+
+
+def _rehearsals(reports: Sequence[RankReport]) -> list[Rehearsal]:
+    """Of layouts that every rank rehearsed; a rank's all-reduce ends with the others', the last one's decides."""
+    found = []
+    for same in zip(*(report.rehearsed for report in reports), strict=False):
+        rows = [row for row in zip(*(one.steps for one in same), strict=False) if all(map(_is_rehearsed, row))]
+        if rows:
+            found.append(
+                Rehearsal(
+                    cap_bytes=same[0].cap_bytes,
+                    bucket_bytes=same[0].bucket_bytes,
+                    steps=len(rows),
+                    compute_ns=_slowest(rows, lambda step: (step.forward_ns or 0) + (step.computed_ns or 0)),
+                    end_ns=_slowest(rows, lambda step: (step.forward_ns or 0) + (step.rehearsed_ns or 0)),
+                )
+            )
+    return found
+
+
+def _slowest(rows: Sequence[Sequence[TimedStep]], part: Callable[[TimedStep], int]) -> int:
+    return round(statistics.median(max(map(part, row)) for row in rows))
+
+
+def _is_rehearsed(step: TimedStep) -> bool:
+    return _is_whole(step) and step.rehearsed_ns is not None
 
 
 def _is_whole(step: TimedStep) -> bool:
@@ -155,15 +181,19 @@ def _stragglers(analyses: Sequence[RankAnalysis]) -> Stragglers | None:
     return merge(list(analyses)).stragglers if analyses else None
 
 
-def _buckets(facts: RunFacts, analysis: RankAnalysis | None) -> list[Bucket]:
-    """DDP's buckets with the times at which a trace shows their all-reduces, medians over its steps."""
+def _buckets(facts: RunFacts, analyses: Sequence[RankAnalysis | None]) -> list[Bucket]:
+    """DDP's buckets with the times at which rank 0's trace shows their all-reduces, medians over its steps.
+
+    Args:
+        facts: the buckets.
+        analyses: of all ranks, by rank; None for one that has none.
+    """
     sizes = {(one.module, one.name): one.bytes for one in facts.gradients}
     keys = [(module, index) for module, buckets in enumerate(facts.bucket_parameters) for index in range(len(buckets))]
     size_of = {key: sum(sizes[key[0], name] for name in facts.bucket_parameters[key[0]][key[1]]) for key in keys}
-    seen: dict[tuple[int, int], list[CollectiveEvent]] = defaultdict(list)
-    for step in analysis.steps if analysis else []:
-        for key, event in _match(keys, size_of, [event for event in step.events if event.bucket is not None]):
-            seen[key].append(event)
+    traced = [_traced(keys, size_of, analysis) for analysis in analyses]
+    seen = {key: [step[key] for step in traced[0] if key in step] for key in keys}
+    steps = list(zip(*traced, strict=False))
     return [
         Bucket(
             module=key[0],
@@ -176,9 +206,28 @@ def _buckets(facts: RunFacts, analysis: RankAnalysis | None) -> list[Bucket]:
             overlap_ns=_median(event.overlap_ns for event in seen[key]),
             exposed_ns=_median(event.exposed_ns for event in seen[key]),
             bus_gb_s=_median_rate(event.bus_gb_s for event in seen[key]),
+            last_ready_ns=_median(_last_ready_ns([step.get(key) for step in same]) for same in steps),
         )
         for key in keys
     ]
+
+
+def _traced(
+    keys: Sequence[tuple[int, int]], size_of: dict[tuple[int, int], int], analysis: RankAnalysis | None
+) -> list[dict[tuple[int, int], CollectiveEvent]]:
+    """Of each step, the all-reduces that carried a bucket."""
+    steps = analysis.steps if analysis is not None else []
+    return [dict(_match(keys, size_of, [one for one in step.events if one.bucket is not None])) for step in steps]
+
+
+def _last_ready_ns(events: Sequence[CollectiveEvent | None]) -> int | None:
+    """When the last rank had a bucket ready, by rank 0's clock: an all-reduce ends on all ranks together.
+
+    Args:
+        events: of one all-reduce, by rank.
+    """
+    waited = [one.end_ns - one.ready_ns for one in events if one is not None and one.ready_ns is not None]
+    return events[0].end_ns - min(waited) if events[0] is not None and len(waited) == len(events) else None
 
 
 def _match(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from bucketlab.link.curve import LinkCurve
+from bucketlab.link.curve import Float64s, LinkCurve
 from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, Buckets, caps_of
 from bucketlab.predict.planner import as_buckets, best_partition, caps_mb, floor_ns, merged_as_mg_wfbp
-from bucketlab.predict.replay import ModuleGradients, Replay, Slowdown, Timeline, replay
-from bucketlab.schema.profile import Gradient, Module, PlannedBuckets, PredictedPoint, Prediction, Profile
+from bucketlab.predict.replay import ModuleGradients, Queue, Replay, Slowdown, Timeline, replay
+from bucketlab.schema.profile import Bucket, Gradient, Module, PlannedBuckets, PredictedPoint, Prediction, Profile
 
 # From this release on an explicit capacity holds for the first bucket too, and a list of capacities can be given.
 _LISTS_SINCE = (2, 13)
@@ -24,6 +24,12 @@ _NO_DIFFERENCE = 0.001
 _LEAST_PACE = 0.3
 # Steps of one kind that took so much longer than those of another were not measured under the same conditions.
 _BUSIER = 0.05
+# The fit of the two slowdowns: where it looks first, from how many of these it goes on and how, what the ends of
+# compute and communication and the times of buckets weigh beside the step's, and what holds rates small that nothing
+# tells of.
+_RATES = (0.0, 0.25, 0.6, 1.2, 2.4)
+_STARTS, _ROUNDS, _NUDGE = 4, 8, 0.002
+_OF_AN_END, _OF_BUCKETS, _HELD_SMALL = 0.5, 0.3, 1e-3
 # Nine of ten values of a normal distribution lie within so many standard deviations; its middle 80 % are 2.56 wide.
 _NINE_OF_TEN = 1.645
 _DEVIATIONS_P10_TO_P90 = 2.56
@@ -35,8 +41,11 @@ class Observation:
 
     layouts: list[Buckets]  # of each module
     step_ns: float
-    communication_share: float | None = None  # of a traced step, waits for late ranks excluded
-    overlap_share: float | None = None
+    compute_end_ns: float | None = None
+    communication_end_ns: float | None = None
+    # Of each bucket in the order of launch, nan where it was not seen.
+    ready_ns: Float64s | None = None
+    end_ns: Float64s | None = None
 
 
 def predict(profile: Profile) -> Prediction | None:
@@ -175,6 +184,7 @@ def _gradients_of(module: Module, gradients: list[Gradient], forward_ns: int, la
         bytes=[one.bytes for one in ordered],
         ready_ns=[ready_ns[id(one)] + late_ns for one in ordered],
         kinds=[one.dtype for one in ordered],
+        sparse=[one.sparse for one in ordered] if any(one.sparse for one in ordered) else [],
         rebuilt=rebuilt,
     )
 
@@ -197,20 +207,49 @@ def observations(profile: Profile, now: list[Buckets]) -> list[Observation]:
     """What the profile measured with the setting in force; empty where it timed no step."""
     if profile.step is None:
         return []
-    traced = profile.breakdown
-    if traced is None or traced.wall_ns == 0 or traced.communication_ns == 0:
-        return [Observation(now, profile.step.median_ns)]
-    ranks = profile.stragglers.by_rank if profile.stragglers else []
-    waited_ns = min(float(np.median([rank.wait_ns for rank in ranks] or [0])), float(traced.communication_ns))
-    travelling = (traced.communication_ns - waited_ns) / traced.communication_ns
-    return [
-        Observation(
-            now,
-            profile.step.median_ns,
-            travelling * traced.communication_ns / traced.wall_ns,
-            travelling * traced.overlap_ns / traced.wall_ns,
-        )
+    if pace_of(profile) < 1 - _BUSIER:  # traced and rehearsed steps met another machine than the timed ones
+        return [Observation(now, float(profile.step.median_ns))]
+    return [_timed(profile, now), *_rehearsed(profile)]
+
+
+def _timed(profile: Profile, now: list[Buckets]) -> Observation:
+    assert profile.step is not None
+    step_ns, traced = float(profile.step.median_ns), profile.breakdown
+    seen = _in_order_of_launch(profile, now)
+    if traced is None or traced.wall_ns == 0 or not seen:
+        return Observation(now, step_ns)
+    # Tracing itself takes time: what it saw is put on the clock of a step without it. A bucket moves when the last
+    # rank has it; where that is not known, a rank that is always late stands for it.
+    clock, late_ns = min(1.0, step_ns / traced.wall_ns), _late_ns(profile)
+    first_ready = [math.nan if one.ready_ns is None else one.ready_ns + late_ns for one in seen]
+    ready = [
+        first if one.last_ready_ns is None else one.last_ready_ns for first, one in zip(first_ready, seen, strict=True)
     ]
+    end = [math.nan if one.end_ns is None else one.end_ns for one in seen]
+    return Observation(now, step_ns, ready_ns=clock * np.array(ready), end_ns=clock * np.array(end))
+
+
+def _rehearsed(profile: Profile) -> list[Observation]:
+    """Steps with other layouts than the one in force, of one module."""
+    timeline = _timeline_alone(profile)
+    found = []
+    for one in profile.rehearsals:
+        layouts = [module.buckets([one.cap_bytes]) for module in timeline.modules]
+        made = [sum(timeline.modules[0].bytes[at] for at in bucket) for bucket in layouts[0]]
+        if len(layouts) == 1 and made == one.bucket_bytes:
+            step_ns = max(one.compute_ns, one.end_ns) + timeline.optimizer_ns
+            found.append(Observation(layouts, step_ns, one.compute_ns, one.end_ns))
+    return found
+
+
+def _in_order_of_launch(profile: Profile, now: list[Buckets]) -> list[Bucket]:
+    """The traced buckets as the replay queues them; empty where they are not the same ones."""
+    expected = replay(_timeline_alone(profile), now, LinkCurve.straight(0, 1.0))
+    traced = {(one.module, one.index): one for one in profile.buckets}
+    index_of = [expected.module[:at].count(module) for at, module in enumerate(expected.module)]
+    seen = [traced.get(key) for key in zip(expected.module, index_of, strict=True)]
+    found = [one for one in seen if one is not None]
+    return found if [one.bytes for one in found] == expected.bytes and len(found) == len(traced) else []
 
 
 def _notes(profile: Profile, timeline: Timeline, now: list[Buckets]) -> list[str]:
@@ -248,37 +287,58 @@ def _notes(profile: Profile, timeline: Timeline, now: list[Buckets]) -> list[str
 def fit_slowdown(timeline: Timeline, curve: LinkCurve, observed: Sequence[Observation]) -> Slowdown:
     """The two rates with which the replay comes nearest to what was measured.
 
-    Step times weigh most; shares of a traced step tell compute's part from communication's; the rest is held small.
-    One observed layout can only tell the two apart where it was traced; more layouts tell more.
+    A step's time alone cannot tell a slower compute from slower transfers; a traced step can: a bucket that is ready
+    later than pure compute makes it tells of compute, one that travels longer than the link's curve of the link.
     """
     if not observed:
         return Slowdown()
+    queues = [Queue(timeline, one.layouts, curve) for one in observed]
 
-    def misfit(compute: float, communication: float) -> float:
-        slowdown = Slowdown(compute, communication)
-        total = 1e-4 * (compute**2 + communication**2)
-        for one in observed:
-            run = replay(timeline, one.layouts, curve, slowdown)
-            total += (run.step_ns / one.step_ns - 1) ** 2
-            if one.communication_share is not None:
-                total += 0.05 * (run.communication_ns / run.step_ns - one.communication_share) ** 2
-            if one.overlap_share is not None:
-                total += 0.05 * (run.overlap_ns / run.step_ns - one.overlap_share) ** 2
-        return total
+    def residuals(rates: Float64s) -> Float64s:
+        slowdown = Slowdown(float(rates[0]), float(rates[1]))
+        rows = [_HELD_SMALL * rates]
+        for one, queue in zip(observed, queues, strict=True):
+            run = queue.replay(slowdown)
+            rows.append(np.array([run.step_ns / one.step_ns - 1]))
+            if one.compute_end_ns is not None and one.communication_end_ns is not None:
+                ends_ns = [run.compute_end_ns - one.compute_end_ns, run.end_ns.max() - one.communication_end_ns]
+                rows.append(_OF_AN_END * np.array(ends_ns) / one.step_ns)
+            if one.ready_ns is not None and one.end_ns is not None:
+                off_ns = np.concatenate([run.ready_ns - one.ready_ns, run.end_ns - one.end_ns])
+                rows.append(_OF_BUCKETS / math.sqrt(len(off_ns)) * np.nan_to_num(off_ns) / one.step_ns)
+        return np.concatenate(rows)
 
-    best = min(product((0.0, 0.25, 0.6, 1.2, 2.4), repeat=2), key=lambda rates: misfit(*rates))
-    least, stride = misfit(*best), 0.3
-    while stride > 0.01:
-        around = [
-            (max(0.0, best[0] + stride * x), max(0.0, best[1] + stride * y))
-            for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1))
-        ]
-        near = min(around, key=lambda rates: misfit(*rates))
-        if misfit(*near) < least:
-            best, least = near, misfit(*near)
+    coarse = sorted((np.array(rates) for rates in product(_RATES, repeat=2)), key=lambda one: _square(residuals(one)))
+    best = min(
+        (_least_squares(residuals, start) for start in coarse[:_STARTS]), key=lambda one: _square(residuals(one))
+    )
+    return Slowdown(float(best[0]), float(best[1]))
+
+
+def _least_squares(residuals: Callable[[Float64s], Float64s], start: Float64s) -> Float64s:
+    """Values, none negative, with the least sum of squared residuals near a start: Levenberg's and Marquardt's method.
+
+    Marquardt, "An Algorithm for Least-Squares Estimation of Nonlinear Parameters", SIAM 1963.
+    """
+    at, here, damping = start, residuals(start), 1e-3
+    for _ in range(_ROUNDS):
+        slopes = np.stack([(residuals(at + _NUDGE * one) - here) / _NUDGE for one in np.eye(len(at))], axis=1)
+        normal = slopes.T @ slopes
+        stride = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12), -slopes.T @ here)
+        there = np.maximum(0.0, at + stride)
+        residual = residuals(there)
+        if _square(residual) < _square(here):
+            moved = np.abs(there - at).max()
+            at, here, damping = there, residual, damping / 4
+            if moved < _NUDGE:
+                break
         else:
-            stride /= 2
-    return Slowdown(*best)
+            damping *= 8
+    return at
+
+
+def _square(values: Float64s) -> float:
+    return float(values @ values)
 
 
 # ---- the curve ------------------------------------------------------------------------------------------------
@@ -305,9 +365,10 @@ class Forecast:
         now = current_layouts(profile, timeline)
         return cls(profile, timeline, curve, fit_slowdown(timeline, curve, observations(profile, now)), now)
 
-    def at(self, cap_mb: float) -> PredictedPoint:
-        """With this capacity for every bucket, the first one where the release of torch allows it."""
-        first_mb = cap_mb if self.lists else min(cap_mb, DEFAULT_FIRST_BYTES / MIB)
+    def at(self, cap_mb: float, first_mb: float | None = None) -> PredictedPoint:
+        """With this capacity for every bucket; for the first one too where nothing else is said and torch allows it."""
+        if first_mb is None:
+            first_mb = cap_mb if self.lists else min(cap_mb, DEFAULT_FIRST_BYTES / MIB)
         return self._point(cap_mb, self.layouts([int(first_mb * MIB), int(cap_mb * MIB)]))
 
     def run(self, layouts: list[Buckets]) -> Replay:
@@ -389,7 +450,7 @@ class Forecast:
         if len(self.timeline.modules) != 1:
             return None
         module = self.timeline.modules[0]
-        if len(set(module.kinds)) != 1 or not module.rebuilt:
+        if len(set(module.kinds)) != 1 or module.sparse or not module.rebuilt:
             return None
         curves = {1.0, 1 + self.slowdown.communication}
         partitions = [best_partition(module.bytes, module.ready_ns, _scaled(self.curve, one)) for one in sorted(curves)]

@@ -122,26 +122,38 @@ def replay(
         curve: of the link, time of one all-reduce alone, and how many move at a time.
         slowdown: while both run.
     """
-    queue = _queue(timeline, layouts)
-    launch_ns = [launch for launch, _, _, _ in queue]
-    sizes = [size for _, size, _, _ in queue]
-    work_ns = curve.time_ns(sizes)
-    if curve.concurrency == 1:
-        run = _in_turn(launch_ns, work_ns.tolist(), timeline.compute_end_ns, slowdown)
-    else:
-        run = _several_at_a_time(launch_ns, work_ns.tolist(), timeline.compute_end_ns, curve, slowdown)
-    over_ns = max([run.compute_end_ns, *run.end_ns])
-    return Replay(
-        module=[module for _, _, module, _ in queue],
-        members=[members for _, _, _, members in queue],
-        bytes=sizes,
-        start_ns=np.array(run.start_ns),
-        end_ns=np.array(run.end_ns),
-        compute_end_ns=run.compute_end_ns,
-        step_ns=over_ns + timeline.optimizer_ns,
-        _launch_ns=launch_ns,
-        _clock=(run.done_ns, run.at_ns),
-    )
+    return Queue(timeline, layouts, curve).replay(slowdown)
+
+
+class Queue:
+    """The buckets of one layout in the order in which the link gets them, to be replayed with several slowdowns."""
+
+    def __init__(self, timeline: Timeline, layouts: Sequence[Buckets], curve: LinkCurve) -> None:
+        self._timeline, self._curve = timeline, curve
+        queue = _queue(timeline, layouts)
+        self._launch_ns = [launch for launch, _, _, _ in queue]
+        self._sizes = [size for _, size, _, _ in queue]
+        self._module = [module for _, _, module, _ in queue]
+        self._members = [members for _, _, _, members in queue]
+        self._work_ns: list[float] = curve.time_ns(self._sizes).tolist()
+
+    def replay(self, slowdown: Slowdown) -> Replay:
+        compute_ns = self._timeline.compute_end_ns
+        if self._curve.concurrency == 1:
+            run = _in_turn(self._launch_ns, self._work_ns, compute_ns, slowdown)
+        else:
+            run = _several_at_a_time(self._launch_ns, self._work_ns, compute_ns, self._curve, slowdown)
+        return Replay(
+            module=self._module,
+            members=self._members,
+            bytes=self._sizes,
+            start_ns=np.array(run.start_ns),
+            end_ns=np.array(run.end_ns),
+            compute_end_ns=run.compute_end_ns,
+            step_ns=max([run.compute_end_ns, *run.end_ns]) + self._timeline.optimizer_ns,
+            _launch_ns=self._launch_ns,
+            _clock=(run.done_ns, run.at_ns),
+        )
 
 
 def _queue(timeline: Timeline, layouts: Sequence[Buckets]) -> list[tuple[float, int, int, list[int]]]:

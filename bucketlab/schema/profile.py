@@ -41,6 +41,19 @@ class HeldBack(msgspec.Struct, kw_only=True):
     optimizer_ns: int  # from there to the end of the step
 
 
+class Rehearsal(msgspec.Struct, kw_only=True):
+    """Steps that reduced zeros beside the backward pass, in the sizes of another capacity's buckets.
+
+    Medians over the steps, of each step the figure that decides it. Times count from the step's start.
+    """
+
+    cap_bytes: int  # of every bucket
+    bucket_bytes: list[int]  # in the order of launch
+    steps: int
+    compute_ns: int  # until the slowest rank's last gradient
+    end_ns: int  # until the last all-reduce was over
+
+
 class Breakdown(msgspec.Struct, kw_only=True):
     """One traced step, medians over the steps of the trace window (and over ranks, in the run's own breakdown)."""
 
@@ -75,6 +88,7 @@ class Bucket(msgspec.Struct, kw_only=True):
     overlap_ns: int | None
     exposed_ns: int | None
     bus_gb_s: float | None
+    last_ready_ns: int | None = None  # when the last rank had it ready, by rank 0's clock; None: not all ranks traced
 
 
 class Gradient(msgspec.Struct, kw_only=True):
@@ -245,6 +259,7 @@ class Profile(msgspec.Struct, kw_only=True):
     forward_ns: int | None  # from the step's start to the start of its last backward
     backward_ns: int | None  # that backward, exposed communication included
     optimizer_ns: int | None  # from there to the end of the step
+    rehearsals: list[Rehearsal] = []
     held_back: HeldBack | None = None
     input_ns: int | None  # of forward_ns, before the model was called: waiting for data
     link: Link | None

@@ -18,7 +18,16 @@ class TimedStep(msgspec.Struct, kw_only=True):
     forward_ns: int | None  # from the step's start to the start of the first backward that synchronises
     backward_ns: int | None  # to the end of the last one
     computed_ns: int | None = None  # of backward_ns, until its last gradient: told where ready times are taken
+    rehearsed_ns: int | None = None  # of backward_ns, until rehearsed all-reduces were over
     regular: bool  # neither skipped nor with evaluation in it, and with the usual number of backwards
+
+
+class RehearsedSteps(msgspec.Struct, kw_only=True):
+    """Steps of this rank beside whose backward pass another layout's buckets were reduced, of zeros."""
+
+    cap_bytes: int
+    bucket_bytes: list[int]  # in the order of launch
+    steps: list[TimedStep]
 
 
 class TopologySteps(msgspec.Struct, kw_only=True):
@@ -37,6 +46,7 @@ class RankReport(msgspec.Struct, kw_only=True):
     device: str
     steps: list[TimedStep]
     held_back: list[TimedStep] = []  # steps that sent all buckets after their last gradient
+    rehearsed: list[RehearsedSteps] = []
     analysis: RankAnalysis | None
     memory: Memory
     nccl: Used | None  # None: no log of NCCL's

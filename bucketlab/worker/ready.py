@@ -6,7 +6,7 @@ hook on each parameter at the moment its gradient is written, before any queuein
 """
 
 # No postponed annotations in this file: DDP looks at those of a communication hook.
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,9 +26,12 @@ class ReadyTimes:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.marks: dict[int, Mark] = {}
+        self.on_ready: Callable[[torch.Tensor], None] | None = None  # told of each gradient, after its mark
 
     def note(self, parameter: torch.Tensor) -> None:
         self.marks[id(parameter)] = self._clock.mark()
+        if self.on_ready is not None:
+            self.on_ready(parameter)
 
     @contextmanager
     def watching(self, modules: list[DistributedDataParallel]) -> Iterator[None]:
@@ -64,6 +67,11 @@ class HeldBack:
             module.hold()
         return self
 
+    def before_reducing(self, call: Callable[[], None] | None) -> None:
+        """Calls this after a module's last gradient, before what was held back is reduced."""
+        for module in self._modules:
+            module.before_reducing = call
+
     def __exit__(self, *_: object) -> None:
         for module in self._modules:
             module.let_go()
@@ -76,6 +84,7 @@ class _HeldModule:
         self._ranks: int = dist.get_world_size(module.process_group)
         self._waiting: list[tuple[GradBucket, torch.futures.Future[torch.Tensor]]] = []
         self._averaging: Averaging | None = None
+        self.before_reducing: Callable[[], None] | None = None
 
     def hold(self) -> None:
         ddp.put_in_new_reducer(self._module, self._buckets)
@@ -103,6 +112,8 @@ class _HeldModule:
         if not bucket.is_last() and len(self._waiting) < len(self._buckets):
             return
         waiting, self._waiting = self._waiting, []
+        if self.before_reducing is not None:
+            self.before_reducing()
         works = []
         for one, _ in waiting:
             assert self._averaging is not None

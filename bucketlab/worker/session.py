@@ -34,10 +34,11 @@ from bucketlab.analysis.profile import build_profile
 from bucketlab.errors import WorkFailed
 from bucketlab.link.nccl_log import check_link, explain, logs_of_process, what_was_used
 from bucketlab.link.sweep import LinkModel, curve_of
+from bucketlab.predict.assignment import assign
 from bucketlab.runs import write_run
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Module, Profile
-from bucketlab.schema.rank import RankReport, RunFacts, TimedStep, TopologySteps
+from bucketlab.schema.rank import RankReport, RehearsedSteps, RunFacts, TimedStep, TopologySteps
 from bucketlab.trace.kineto import read_trace
 from bucketlab.worker import ddp, memory
 from bucketlab.worker.comparison import Comparison, turns, why_not_compared
@@ -47,6 +48,7 @@ from bucketlab.worker.link import LinkMeter
 from bucketlab.worker.progress import PHASES
 from bucketlab.worker.ready import HeldBack, ReadyTimes, why_not_held_back
 from bucketlab.worker.recorder import Recorder
+from bucketlab.worker.rehearsal import Rehearsal
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -95,6 +97,8 @@ class Session:
         self.analysis: RankAnalysis | None = None
         self.ready: dict[int, list[int]] = {}
         self.held_back: list[tuple[Step, int]] = []  # with ns from the start of its backward to its last gradient
+        # Capacity, layout, and its steps, each with ns to its last gradient and the end of its last all-reduce.
+        self.rehearsed: list[tuple[int, list[list[int]], list[tuple[Step, int, Mark | None]]]] = []
         self.link_points: list[LinkPoint] = []
         self.link_dtype = ""
         self.topologies: dict[str, TopologySteps] = {}
@@ -142,10 +146,11 @@ class Session:
             more = self._agree_on_more_timed_steps()
             self.complete = True
             held_back = self._agree_on_more_held_back_steps()
-            with self._phase("more timing", more + held_back):
+            rehearsed = _steps_to_rehearse(held_back) if held_back and self._can_rehearse() else 0
+            with self._phase("more timing", more + held_back + rehearsed * len(_REHEARSED_PARTS)):
                 yield from self._time(more)
                 if held_back:
-                    yield from self._take_ready_times(held_back)
+                    yield from self._take_ready_times(held_back, rehearsed)
         self.complete = True
         with self._phase("writing"):
             self._report()
@@ -232,22 +237,81 @@ class Session:
             return
         self.analysis = analyze_trace(read_trace(recorder.path))
 
-    def _take_ready_times(self, steps: int) -> Flow:
+    def _take_ready_times(self, steps: int, rehearsed: int = 0) -> Flow:
         modules = self.modules
         obstacles = [reason for module in modules if (reason := why_not_held_back(module))]
         times = ReadyTimes(self._clock())
         if obstacles:
             self.notes.append(f"ready times were taken while communication ran, so they are late: {obstacles[0]}")
             with times.watching(modules):
-                yield from self._note_ready_times(times, steps)
+                yield from self._note_ready_times(times, steps, self.ready)
             return
-        with HeldBack(modules), times.watching(modules):
+        with HeldBack(modules) as held, times.watching(modules):
             yield  # the first backward of a new reducer is not like the others
-            for step, last_ns in (yield from self._note_ready_times(times, steps)):
-                self.held_back.append((step, last_ns))
+            self.held_back += yield from self._note_ready_times(times, steps, self.ready)
+            if rehearsed:
+                yield from self._rehearse(held, times, rehearsed)
 
-    def _note_ready_times(self, times: ReadyTimes, steps: int) -> Generator[None, Step, list[tuple[Step, int]]]:
-        """Steps whose gradients were timed, with ns from the start of the backward to the last gradient."""
+    def _can_rehearse(self) -> bool:
+        """On every rank: one module, one backward pass a step, all gradients in each, and memory for a second copy."""
+        [module, *others] = self.modules
+        parameters = [one for _, one in ddp.named_parameters(module)]
+        obstacle = (
+            bool(others)
+            or self._usual_backwards() != 1
+            or dist.get_world_size(module.process_group) < self.world_size
+            or module.find_unused_parameters
+            or not all(id(one) in self.ready for one in parameters)
+            or (
+                self.device.type == "cuda"
+                and torch.cuda.mem_get_info(self.device)[0] < 2 * sum(one.nbytes for one in parameters)
+            )
+        )
+        return not self.exchange.anybody("cannot-rehearse", obstacle)
+
+    def _rehearse(self, held: HeldBack, times: ReadyTimes, steps: int) -> Flow:
+        """Other layouts than the one in force: how much compute and communication slow each other depends on it."""
+        [module] = self.modules
+        gradient_bytes = sum(one.nbytes for _, one in ddp.named_parameters(module))
+        caps = [max(1, gradient_bytes // part) for part in _REHEARSED_PARTS]
+        tried: list[list[list[int]]] = []
+        for cap_bytes in caps:
+            layout = self.exchange.from_rank_0(f"rehearsed/{cap_bytes}", self._layout_of(cap_bytes), list[list[int]])
+            if layout in tried:
+                continue
+            tried.append(layout)
+            rehearsal = Rehearsal(module, layout, self._clock())
+            times.on_ready = rehearsal.note
+            held.before_reducing(rehearsal.finish)
+            noted: list[tuple[Step, int, Mark | None]] = []
+            try:
+                for _ in range(steps):
+                    timed = yield from self._note_ready_times(times, 1, {})
+                    noted += [(step, last_ns, rehearsal.end) for step, last_ns in timed]
+            finally:
+                times.on_ready = None
+                held.before_reducing(None)
+                self.rehearsed.append((cap_bytes, layout, noted))
+
+    def _layout_of(self, cap_bytes: int) -> list[list[int]]:
+        """Positions of parameters in buckets of this capacity, as DDP would form them."""
+        [module] = self.modules
+        parameters = [one for _, one in ddp.named_parameters(module)]
+        order = sorted(range(len(parameters)), key=lambda at: self._ready_ns(parameters[at]) or 0)
+        sizes = [parameters[at].nbytes for at in order]
+        kinds = [parameters[at].dtype for at in order]
+        return [[order[one] for one in bucket] for bucket in assign(sizes, [cap_bytes], kinds)]
+
+    def _note_ready_times(
+        self, times: ReadyTimes, steps: int, ready: dict[int, list[int]]
+    ) -> Generator[None, Step, list[tuple[Step, int]]]:
+        """Steps whose gradients were timed, with ns from the start of the backward to the last gradient.
+
+        Args:
+            times: noted so far.
+            steps: to take.
+            ready: gets ns from the start of the backward to each parameter's gradient.
+        """
         clock = self._clock()
         noted = []
         for _ in range(steps):
@@ -257,7 +321,7 @@ class Session:
                 continue
             clock.settle()
             for parameter, mark in times.marks.items():
-                self.ready.setdefault(parameter, []).append(clock.between(step.backward_start, mark))
+                ready.setdefault(parameter, []).append(clock.between(step.backward_start, mark))
             last_ns = [clock.between(step.backward_start, mark) for mark in times.marks.values()]
             if last_ns:
                 noted.append((step, max(last_ns)))
@@ -400,6 +464,7 @@ class Session:
             device=self._device_name(),
             steps=self._timed_steps(),
             held_back=self._held_back_steps(),
+            rehearsed=self._rehearsed_steps(),
             analysis=self.analysis,
             memory=memory.measure(self.modules, self.optimizers, self.device, peak, self.fixed_bytes, ranks_here),
             nccl=what_was_used(logs) if logs else None,
@@ -437,9 +502,12 @@ class Session:
                     dtype=str(parameter.dtype).removeprefix("torch."),
                     ready_ns=self._ready_ns(parameter),
                     declared=declared,
+                    sparse=sparse,
                 )
-                for index, named in enumerate(names)
-                for declared, (name, parameter) in enumerate(named)
+                for index, (module, named) in enumerate(zip(modules, names, strict=True))
+                for declared, ((name, parameter), sparse) in enumerate(
+                    zip(named, ddp.parameters_of_reducer(module)[1], strict=True)
+                )
             ],
             link_points=self.link_points,
             link_dtype=self.link_dtype,
@@ -504,6 +572,27 @@ class Session:
         return [
             msgspec.structs.replace(self._timed_step(clock, step), computed_ns=last_ns)
             for step, last_ns in self.held_back
+        ]
+
+    def _rehearsed_steps(self) -> list[RehearsedSteps]:
+        clock = self._clock()
+        sizes = [one.nbytes for _, one in ddp.named_parameters(self.modules[0])]
+        return [
+            RehearsedSteps(
+                cap_bytes=cap_bytes,
+                bucket_bytes=[sum(sizes[at] for at in bucket) for bucket in layout],
+                steps=[
+                    msgspec.structs.replace(
+                        self._timed_step(clock, step),
+                        computed_ns=last_ns,
+                        rehearsed_ns=None
+                        if end is None or step.backward_start is None
+                        else clock.between(step.backward_start, end),
+                    )
+                    for step, last_ns, end in noted
+                ],
+            )
+            for cap_bytes, layout, noted in self.rehearsed
         ]
 
     def _is_regular(self, step: Step) -> bool:
@@ -582,3 +671,8 @@ def _versions() -> dict[str, str]:
         versions["cuda"] = str(torch.version.cuda)
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return versions
+
+
+def _steps_to_rehearse(held_back: int) -> int:
+    """Of each layout, where so many steps were held back as fit in their time."""
+    return min(_MOST_REHEARSED, max(_FEWEST_REHEARSED, held_back))

@@ -17,10 +17,11 @@ from bucketlab.predict.forecast import (
     current_layouts,
     curve_in_training,
     fit_slowdown,
+    observations,
     timeline_of,
 )
 from bucketlab.predict.replay import ModuleGradients, Slowdown, Timeline, replay
-from bucketlab.schema.profile import Gradient, HeldBack, Prediction, Profile
+from bucketlab.schema.profile import Gradient, HeldBack, Prediction, Profile, Rehearsal
 from tests.predict.models import timelines
 from tests.report import profiles
 
@@ -281,3 +282,50 @@ def test_a_step_that_took_longer_than_its_parts_is_explained_by_slowdown():
 def test_a_prediction_survives_being_written_and_read():
     prediction = predicted(profiles.exposed())
     assert msgspec.json.decode(msgspec.json.encode(prediction), type=Prediction) == prediction
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.0, 3.0), st.floats(0.0, 2.0))
+def test_rehearsed_layouts_tell_slower_compute_from_slower_transfers(compute, communication):
+    profile = profiles.exposed()
+    timeline, curve = timeline_of(profile), curve_in_training(profile)
+    truth = Slowdown(compute, communication)
+    now = current_layouts(profile, timeline)
+    assert profile.step is not None
+    profile.step.median_ns = round(replay(timeline, now, curve, truth).step_ns)
+    for cap_bytes in (sum(timeline.modules[0].bytes) // part for part in (16, 4)):
+        layouts = [module.buckets([cap_bytes]) for module in timeline.modules]
+        run = replay(timeline, layouts, curve, truth)
+        profile.rehearsals.append(
+            Rehearsal(
+                cap_bytes=cap_bytes,
+                bucket_bytes=run.bytes,
+                steps=5,
+                compute_ns=round(run.compute_end_ns),
+                end_ns=round(run.end_ns.max()),
+            )
+        )
+    profile.buckets = []
+    fitted = fit_slowdown(timeline, curve, observations(profile, now))
+    for cap_mb in (1, 3, 10, 30):
+        layouts = [module.buckets([cap_mb * MIB]) for module in timeline.modules]
+        expected = replay(timeline, layouts, curve, truth)
+        assert replay(timeline, layouts, curve, fitted).step_ns == pytest.approx(expected.step_ns, rel=0.01)
+        assert replay(timeline, layouts, curve, fitted).compute_end_ns == pytest.approx(
+            expected.compute_end_ns, rel=0.03
+        )
+
+
+def test_a_traced_step_tells_slower_compute_from_slower_transfers():
+    profile = profiles.exposed()
+    timeline, curve = timeline_of(profile), curve_in_training(profile)
+    now = current_layouts(profile, timeline)
+    assert profile.step is not None and profile.breakdown is not None
+    for truth in (Slowdown(2.0, 0.0), Slowdown(0.0, 0.8)):
+        run = replay(timeline, now, curve, truth)
+        profile.step.median_ns = profile.breakdown.wall_ns = round(run.step_ns)
+        for bucket, ready_ns, end_ns in zip(profile.buckets, run.ready_ns, run.end_ns, strict=True):
+            bucket.ready_ns, bucket.last_ready_ns, bucket.end_ns = 0, round(ready_ns), round(end_ns)
+        fitted = fit_slowdown(timeline, curve, observations(profile, now))
+        assert fitted.compute == pytest.approx(truth.compute, rel=0.1, abs=0.1)
+        assert fitted.communication == pytest.approx(truth.communication, abs=0.1)
