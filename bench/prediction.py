@@ -41,7 +41,7 @@ _SETTLING_STEPS = 3  # of a new reducer
 _TIMED_STEPS = 5
 # glibc gives freed memory back, or not, by what happens to lie at the heap's top; it is then faulted in anew in each
 # step. On two cores that decided over 12 % of a step, and changed between the profile and the rounds.
-_STEADY_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+STEADY_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
 _BETWEEN_LOOKS, _MOST_LOOKS = 10, 40  # steps between two looks whether the profile is there
 _APART = 0.03  # medians that differ by more have an order that a prediction must have too
 _LINK_BOUND = 0.5  # part of the measured step that is exposed communication
@@ -92,7 +92,7 @@ def _run(folder: Path, model: str, rate_mbit: int) -> None:
             ]
             environment = {
                 **os.environ,
-                **_STEADY_HEAP,
+                **STEADY_HEAP,
                 "GLOO_SOCKET_IFNAME": INTERFACE,
                 "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": str(_ROOT),

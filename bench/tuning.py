@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from bench.prediction import job_of
+from bench.prediction import STEADY_HEAP, job_of
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune.files import RESULT
@@ -112,7 +112,7 @@ def _launch(folder: Path, hosts: Any, command: Any, script: list[str]) -> None:
         ]
         threads = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)}
         log = (folder / f"{host.name}.log").open("a")
-        nodes.append(host.popen(argv, env={**os.environ, **threads}, stdout=log, stderr=subprocess.STDOUT))
+        nodes.append(host.popen(argv, env={**os.environ, **STEADY_HEAP, **threads}, stdout=log, stderr=subprocess.STDOUT))
     codes = [node.wait(timeout=900) for node in nodes]
     if any(codes):
         sys.exit(f"a launch failed; see {folder}")
