@@ -111,8 +111,9 @@ def _launch(folder: Path, hosts: Any, command: Any, script: list[str]) -> None:
             *script,
         ]
         threads = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)}
+        environment = {**os.environ, **STEADY_HEAP, **threads}
         log = (folder / f"{host.name}.log").open("a")
-        nodes.append(host.popen(argv, env={**os.environ, **STEADY_HEAP, **threads}, stdout=log, stderr=subprocess.STDOUT))
+        nodes.append(host.popen(argv, env=environment, stdout=log, stderr=subprocess.STDOUT))
     codes = [node.wait(timeout=900) for node in nodes]
     if any(codes):
         sys.exit(f"a launch failed; see {folder}")
