@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from bucketlab.commands.common import print_json
+from bucketlab.commands.common import json_option, print_json
 from bucketlab.errors import BadInput
 
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print rows for traces, steps and collectives, for spreadsheets.")
 @click.option(
     "--summaries",

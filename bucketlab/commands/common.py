@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +12,11 @@ import click
 from bucketlab.launch.command import TORCHRUN_FLAGS, TORCHRUN_OPTIONS, Job
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+runs_option = click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 
 class LaunchCommand(click.Command):

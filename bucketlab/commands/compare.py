@@ -6,19 +6,17 @@ from pathlib import Path
 
 import click
 
-from bucketlab.commands.common import print_json, say
+from bucketlab.commands.common import json_option, print_json, runs_option, say
 
 
 @click.command()
 @click.argument("a", required=False)
 @click.argument("b", required=False)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
-)
+@runs_option
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write a page with charts."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@json_option
 def compare(a: str | None, b: str | None, out: Path, html: Path | None, as_json: bool) -> None:
     """Two profiled runs side by side, A before and B after: every figure with its difference and interval.
 

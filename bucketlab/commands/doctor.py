@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from bucketlab.commands.common import print_json
+from bucketlab.commands.common import json_option, print_json
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@json_option
 def doctor(as_json: bool) -> None:
     """What is installed, what was detected, and what would not work here and why."""
     from bucketlab.doctor import examine

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from bucketlab.commands.common import LaunchCommand, job_of, launch_options, print_json, say
+from bucketlab.commands.common import LaunchCommand, job_of, json_option, launch_options, print_json, say
 from bucketlab.errors import BadInput, WorkFailed
 
 
@@ -21,7 +21,7 @@ from bucketlab.errors import BadInput, WorkFailed
 @click.option(
     "--timeout", type=click.FloatRange(1), default=300.0, help="Seconds to wait for a result.", show_default=True
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@json_option
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCHER...]")
 def link(
     target: tuple[str, ...],

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import click
 
-from bucketlab.commands.common import print_json
+from bucketlab.commands.common import json_option, print_json, runs_option
 from bucketlab.errors import BadInput, WorkFailed
 
 
 @click.command()
 @click.argument("run", required=False)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
-)
+@runs_option
 @click.option(
     "--link", metavar="NAME|FILE", help="What if the link were a sweep's, such as infiniband or infiniband:hdr."
 )
@@ -35,7 +33,7 @@ from bucketlab.errors import BadInput, WorkFailed
 @click.option("--dtype", metavar="NAME", help="Gradients travel as bf16, fp16, ...")
 @click.option("--accumulate", type=click.IntRange(1), help="Micro-batches a step.")
 @click.option("--straggler", metavar="PART", help="One rank's compute is slower by this part, such as 5%.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@json_option
 def predict(
     run: str | None,
     out: Path,

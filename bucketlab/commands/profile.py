@@ -8,19 +8,13 @@ from typing import Any
 
 import click
 
-from bucketlab.commands.common import LaunchCommand, job_of, launch_options, say
+from bucketlab.commands.common import LaunchCommand, job_of, launch_options, runs_option, say
 from bucketlab.errors import BadInput
 
 
 @click.command(cls=LaunchCommand, context_settings={"allow_interspersed_args": False})
 @launch_options
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("traces"),
-    help="Folder of runs.",
-    show_default=True,
-)
+@runs_option
 @click.option(
     "--warmup",
     type=click.IntRange(2),

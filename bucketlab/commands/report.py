@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from bucketlab.commands.common import print_json
+from bucketlab.commands.common import print_json, runs_option
 
 
 @click.command()
 @click.argument("run", required=False)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("traces"), help="Folder of runs.", show_default=True
-)
+@runs_option
 @click.option("--study", metavar="FILE", help="Draw the measured trials of this result.json beside the prediction.")
 @click.option("--perfetto", is_flag=True, help="Also write traces with tracks of buckets, for ui.perfetto.dev.")
 @click.option("--json", "as_json", is_flag=True, help="Print the paths of the files as one JSON document on stdout.")
