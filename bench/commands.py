@@ -6,7 +6,6 @@ python -m bench.commands
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 from bench.figures import Figure, Wanted
+from bench.launching import Run, run
 
 _ROOT = Path(__file__).parents[1]
 _TRAIN = _ROOT / "bucketlab" / "examples" / "train.py"
@@ -40,17 +40,19 @@ def figures(wanted: Wanted) -> list[Figure]:
 def _start_ups(repeats: int) -> list[Figure]:
     """They take turns with a bare Python, so that what else the machine does meets them all."""
     commands = {"Python alone": [sys.executable, "-c", "pass"], **_START_UPS}
-    taken: dict[str, list[float]] = {name: [] for name in commands}
+    taken: dict[str, list[Run]] = {name: [] for name in commands}
     for _ in range(repeats):
         for name, command in commands.items():
-            taken[name].append(_seconds(command))
-    median = {name: statistics.median(seconds) for name, seconds in taken.items()}
+            taken[name].append(run(command))
+    median = {name: Run.median(runs) for name, runs in taken.items()}
     bare = median.pop("Python alone")
     over = "Python alone"
-    return [
-        Figure(name=name, value=seconds, unit="s", ratio=seconds / bare, over=over, samples=repeats)
-        for name, seconds in median.items()
-    ]
+    found = []
+    for name, one in median.items():
+        ratio = one.cpu_s / bare.cpu_s
+        found.append(Figure(name=name, value=one.wall_s, unit="s", samples=repeats))
+        found.append(Figure(name=f"{name}, CPU", value=one.cpu_s, unit="s", ratio=ratio, over=over, samples=repeats))
+    return found
 
 
 def profile_example() -> tuple[float, float]:
@@ -64,12 +66,7 @@ def profile_example() -> tuple[float, float]:
     return took, sum(phases.values())
 
 
-def _seconds(command: list[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
-
-
 if __name__ == "__main__":
     for figure in figures(Wanted()):
-        print(f"{figure.name:28} {figure.value:7.3f} s   {figure.ratio:6.2f} times {figure.over}")
+        ratio = "" if figure.ratio is None else f"{figure.ratio:6.2f} times {figure.over}"
+        print(f"{figure.name:30} {figure.value:7.3f} s   {ratio}".rstrip())
