@@ -356,3 +356,16 @@ def _link(bandwidth_gb_s: float, latency_ns: int, ranks: int) -> Link:
         bandwidth_gb_s=bandwidth_gb_s,
         residual=0.042,
     )
+
+
+EVERY = [
+    overlapped,
+    exposed,
+    hidden,
+    input_bound,
+    straggler,
+    one_rank,
+    thousand_ranks,
+    thousand_buckets,
+    nothing,
+]

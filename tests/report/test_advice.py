@@ -229,20 +229,7 @@ def test_nothing_measured_gives_no_advice():
     assert advise(profiles.nothing()) == []
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        profiles.overlapped,
-        profiles.exposed,
-        profiles.hidden,
-        profiles.input_bound,
-        profiles.straggler,
-        profiles.one_rank,
-        profiles.thousand_ranks,
-        profiles.thousand_buckets,
-        profiles.nothing,
-    ],
-)
+@pytest.mark.parametrize("make", profiles.EVERY)
 @pytest.mark.parametrize("gain", [0.0, 0.5])
 @pytest.mark.parametrize("hook", [None, "my_hook"])
 def test_no_advice_says_both_to_leave_the_buckets_and_to_change_them(make, gain, hook):

@@ -12,17 +12,6 @@ from bucketlab.analysis.advice import advise
 from bucketlab.report.profile import LEAST_COLUMNS, MOST_BUCKET_ROWS, MOST_COLUMNS, print_profile
 from tests.report import profiles
 
-EVERY = [
-    profiles.overlapped,
-    profiles.exposed,
-    profiles.hidden,
-    profiles.input_bound,
-    profiles.straggler,
-    profiles.one_rank,
-    profiles.thousand_ranks,
-    profiles.thousand_buckets,
-    profiles.nothing,
-]
 FOLDER = Path("traces/run-1")
 replace = msgspec.structs.replace
 
@@ -113,7 +102,7 @@ def test_the_answers_share_is_of_the_untraced_step():
     assert _report(slowed).startswith("Step 99.5 ms; 22.5 ms of it, 23 %,")
 
 
-@pytest.mark.parametrize("make", EVERY)
+@pytest.mark.parametrize("make", profiles.EVERY)
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_no_line_is_wider_than_the_terminal(make, width):
     assert max(map(cell_len, _report(make(), width).splitlines())) <= min(width, MOST_COLUMNS)
@@ -124,7 +113,7 @@ def test_a_narrow_terminal_gets_every_figure_uncut():
     assert narrow.split() == wide.split()
 
 
-@pytest.mark.parametrize("make", EVERY)
+@pytest.mark.parametrize("make", profiles.EVERY)
 def test_a_terminal_without_unicode_gets_ascii(make):
     profile = make()
     profile.script = "tréin.py"
@@ -284,7 +273,7 @@ def test_memory_says_what_the_view_saves_and_where_sharding_begins():
     assert "would save 622 MiB" in _words(_report(beside))
 
 
-@pytest.mark.parametrize("make", EVERY)
+@pytest.mark.parametrize("make", profiles.EVERY)
 def test_every_section_with_figures_says_whether_they_are_measured_or_predicted(make):
     report = _report(make())
     for title in ("Where a step goes", "Overlap", "Ranks", "Link", "Other bucket sizes", "Memory"):
