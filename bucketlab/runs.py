@@ -64,6 +64,7 @@ def reserve_folder(out: Path, name: str) -> Path:
 
 
 def write_run(folder: Path, profile: Profile, launch: Launch) -> None:
+    """Writes the card first and the profile last: with it the run is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     card = RunCard(
         run=profile.run,

@@ -36,6 +36,7 @@ class LaunchCommand(click.Command):
 
 
 def launch_options(command: F) -> F:
+    """torchrun's options, as options of a command of ours."""
     for name, text in reversed(list(TORCHRUN_OPTIONS.items())):
         command = click.option(*_spellings(name), help=text, metavar="")(command)
     for name, text in reversed(list(TORCHRUN_FLAGS.items())):
@@ -50,6 +51,7 @@ def _spellings(name: str) -> list[str]:
 
 
 def job_of(target: tuple[str, ...], own_launcher: bool, options: dict[str, Any]) -> Job:
+    """The job that a command was asked for, from its target and the options of the launch."""
     given = {name: options[name.replace("-", "_")] for name in TORCHRUN_OPTIONS}
     flags = tuple(name for name in TORCHRUN_FLAGS if options[name.replace("-", "_")])
     chosen = tuple((name, str(value)) for name, value in given.items() if value is not None)
@@ -57,15 +59,18 @@ def job_of(target: tuple[str, ...], own_launcher: bool, options: dict[str, Any])
 
 
 def print_json(document: object) -> None:
+    """One document on stdout."""
     import msgspec
 
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 
 def say_all(lines: Sequence[str]) -> None:
+    """Each line on stderr."""
     for line in lines:
         say(line)
 
 
 def say(line: str) -> None:
+    """One line on stderr, marked as ours."""
     print(f"bucketlab: {line}", file=sys.stderr)

@@ -42,6 +42,7 @@ _STUDY_OPTIONS = [
 
 
 def study_options(command: Any) -> Any:
+    """The options that `tune` and `run --autotune` share."""
     for option in reversed(_STUDY_OPTIONS):
         command = option(command)
     return command
@@ -56,6 +57,7 @@ def study_of(options: dict[str, Any]) -> TuneOptions:
 
 
 def show_study(folder: Path | None) -> None:
+    """The screen of a study that this node has; nothing where rank 0 ran on another."""
     from rich.console import Console
 
     from bucketlab.report.tuning import print_tuning

@@ -74,6 +74,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
 
 def arguments() -> argparse.Namespace:
+    """What the command line says; defaults depend on the model."""
     parser = argparse.ArgumentParser(description="Trains a model with DistributedDataParallel; start with torchrun.")
     parser.add_argument("--model", choices=DEFAULTS, default="transformer")
     parser.add_argument("--layers", type=int, help="transformer blocks, or residual blocks in each of four stages")
@@ -101,6 +102,7 @@ def arguments() -> argparse.Namespace:
 
 
 def build_model(args: argparse.Namespace) -> nn.Module:
+    """The model that was asked for, with fresh weights."""
     model: nn.Module
     match args.model:
         case "transformer":
@@ -126,12 +128,14 @@ def build_model(args: argparse.Namespace) -> nn.Module:
 
 
 def build_dataset(args: argparse.Namespace, items: int) -> Dataset[tuple[Tensor, Tensor]]:
+    """Made-up data for the model: images for the convolutional net, tokens for the others."""
     if args.model == "convnet":
         return Images(items, classes=args.classes, pixels=args.pixels)
     return Tokens(items, vocab=args.vocab, sequence=args.sequence)
 
 
 def train(args: argparse.Namespace) -> None:
+    """All epochs on this rank."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
         # Ranks share a GPU where there are fewer GPUs than ranks; only gloo allows that.

@@ -13,6 +13,7 @@ from bucketlab.report import units
 
 
 def print_trace_prediction(made: TracePrediction, console: Console) -> None:
+    """The screen of `bucketlab predict TRACE`."""
     name = units.shown(Path(made.source).name, console.encoding)
     console.print(
         f"Step time against bucket size of {name}: predicted ranges, not measured", style="bold", markup=False

@@ -14,6 +14,7 @@ _POOR_FIT = 0.1  # rms of the relative errors; on an idle machine it is a few pe
 
 
 def print_link(link: Link, console: Console) -> None:
+    """The screen of `bucketlab link`."""
     full = "=" if console.options.ascii_only else "█"
     console.print(f"Link  {link.kind}: {link.what}, {link.dtype}", style="bold", highlight=False, markup=False)
     console.print(

@@ -187,6 +187,7 @@ def headline(profile: Profile) -> Text:
 
 
 def job(profile: Profile) -> str:
+    """Script, ranks, backend, device and versions, in one line."""
     torch = profile.versions.get("torch")
     nodes = f" on {units.counted(profile.nodes, 'node')}" if profile.nodes else ""  # traces may not tell
     parts = [
@@ -202,6 +203,7 @@ def job(profile: Profile) -> str:
 
 
 def spread_of(step: StepTime, kind: str) -> str:
+    """How steps spread, in one line."""
     excluded = f", {step.excluded:,} excluded" if step.excluded else ""
     return (
         f"{kind} untraced: median {units.duration(step.median_ns)}, p10 {units.duration(step.p10_ns)}, "
@@ -536,6 +538,7 @@ def _size_of(point: PredictedPoint) -> str:
 
 
 def prediction_sentence(profile: Profile, prediction: Prediction) -> Text:
+    """The best bucket size and the floor, or why there is none, in some sentences."""
     now = units.duration(prediction.current_step_ns)
     error = advice.prediction_error(profile)
     trust = f", {units.share(abs(error), 1)} {'above' if error > 0 else 'below'} the measured one" if error else ""
@@ -578,6 +581,7 @@ def _memory(profile: Profile, page: _Page) -> _Section | None:
 
 
 def largest_model(memory: Memory) -> str:
+    """What plain DDP could train here, in one sentence."""
     return (
         f"Plain DDP fits up to about {units.quantity(memory.largest_model_parameters)} parameters of this shape at "
         "this batch (predicted); beyond that, shard."

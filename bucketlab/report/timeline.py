@@ -39,6 +39,8 @@ STYLES = {"ready": "", "waiting": "magenta", "hidden": "green", "exposed": "bold
 
 @dataclass(frozen=True, slots=True)
 class Phase:
+    """A stretch of compute, in ns from the start of the step."""
+
     name: str
     short: str
     start_ns: float

@@ -237,6 +237,8 @@ class Prediction(msgspec.Struct, kw_only=True):
 
 
 class Profile(msgspec.Struct, kw_only=True):
+    """One profiled run. None, or an empty list, is what could not be measured; `missing` says why."""
+
     schema: str = SCHEMA
     kind: Literal["measured", "emulated"] = "measured"  # emulated: steps on a link that was not there
     run: str

@@ -41,6 +41,8 @@ class TopologySteps(msgspec.Struct, kw_only=True):
 
 
 class RankReport(msgspec.Struct, kw_only=True):
+    """What one rank measured and found."""
+
     rank: int
     host: str
     device: str

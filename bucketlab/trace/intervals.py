@@ -39,6 +39,7 @@ def union(start: Int64s, end: Int64s) -> Union:
 
 
 def length(parts: Union) -> int:
+    """Total length of a union, ns."""
     return int((parts.end - parts.start).sum())
 
 

@@ -14,6 +14,8 @@ Mark = object
 
 
 class Clock(Protocol):
+    """Of one kind of device."""
+
     def mark(self) -> Mark: ...
 
     def between(self, earlier: Mark, later: Mark) -> int:
@@ -26,6 +28,8 @@ class Clock(Protocol):
 
 
 class HostClock:
+    """Of a CPU."""
+
     def mark(self) -> Mark:
         return time.perf_counter_ns()
 
@@ -38,6 +42,8 @@ class HostClock:
 
 
 class CudaClock:
+    """Of a GPU: events in the current stream."""
+
     def mark(self) -> Mark:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -52,4 +58,5 @@ class CudaClock:
 
 
 def clock_for(device: torch.device) -> Clock:
+    """The clock of a device."""
     return CudaClock() if device.type == "cuda" else HostClock()

@@ -36,6 +36,7 @@ def capacity_bytes(device: torch.device, ranks_on_host: int) -> int:
 
 
 def host_memory_bytes() -> int:
+    """Of the host, or of what its control group allows."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
