@@ -16,7 +16,7 @@ from bucketlab.schema.profile import Profile
 from tests.browser import Browser
 from tests.report import profiles
 
-_HOSTILE = "</script><img src=x onerror=window.hacked=1>[bold]x[/bold]\x1b[31m\u202egnp.exe\u2028 '\"`${1}"
+_HOSTILE = "unbroken" * 60 + "two\nlines</script><img src=x onerror=window.hacked=1>[bold]x[/bold]\x1b[31m\u202egnp.exe\u2028 '\"`${1}"
 
 
 def _open(browser: Browser, a: Profile, b: Profile, folder: Path) -> Comparison:
@@ -100,6 +100,7 @@ def test_names_from_data_show_as_text(chromium: Browser, tmp_path: Path) -> None
         return profile
 
     _open(chromium, hostile(profiles.exposed()), profiles.overlapped(), tmp_path)
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= 1366, "wider than the window"
     assert chromium.evaluate("window.hacked") is None
     assert chromium.evaluate("document.images.length") == 0
     assert chromium.evaluate("document.scripts.length") == 2

@@ -139,7 +139,7 @@ function curvesSection() {
 
 function figuresSection() {
   const rows = comparison.figures.map((one, at) => [{ name: one.name }, ...data.cells[at].slice(0, 2), { tone: toneOf(one), text: data.cells[at][2] }, data.cells[at][3], { node: forest(one) }]);
-  return section("figures", "Every figure", dim("an interval that does not touch the line is more than chance"), table(["<", "A", "B", "B − A", "95 % interval", "<relative to A"], rows));
+  return section("figures", "Every figure", dim("an interval that does not touch the line is more than chance"), table(["<", "A", "B", "B − A", "95 % interval", "<relative to A, ±50 %"], rows));
 }
 
 /** Where less is better it is said with the figure's colour; counts and ratios have none. */
@@ -151,7 +151,7 @@ function toneOf(figure) {
   return better === null ? "" : better ? "better" : "worse";
 }
 
-/** The difference and its interval as a part of A, on a scale that ends at twice and at half. */
+/** The difference and its interval as a part of A, on a scale that ends where half of A is lost or won. */
 function forest(figure) {
   if (!figure.a || figure.difference === null) return "";
   const wide = 180;

@@ -124,7 +124,7 @@ function predictedScene() {
   const change = run.step_ns / inForce.step_ns - 1;
   const elsewhere = setting.ranks !== null || setting.bandwidth !== null;
   return {
-    what: elsewhere ? `replayed on ${units.counted(ranks, "rank")}${setting.bandwidth ? `, link bandwidth × ${units.digits(setting.bandwidth)}` : ""}: ring over hops that are all alike` : "replayed from ready times and the measured curve of the link",
+    what: elsewhere ? `replayed on ${units.counted(ranks, "rank")}${setting.bandwidth ? `, link bandwidth × ${setting.bandwidth}` : ""}: ring over hops that are all alike` : "replayed from ready times and the measured curve of the link",
     phases,
     buckets,
     noun,
@@ -211,7 +211,7 @@ function knobs() {
     const said = { default: "25 MiB, first 1 MiB", current: units.capacity(setting.cap_mb), planned: setting.sizes ? units.counted(setting.sizes.length, "bucket") : "" }[setting.preset] || units.capacity(setting.cap_mb);
     cap.sync(Math.round(scale(setting.cap_mb)), said);
     byRanks.sync(ranks.indexOf(count), grouped(count) + (setting.ranks === null ? " (measured)" : ""));
-    bandwidth.sync(Math.round(speed(factor)), `${units.rate(model.curve.bandwidth_gb_s * factor)}${factor === 1 ? " (measured)" : `, × ${units.digits(factor)}`}`);
+    bandwidth.sync(Math.round(speed(factor)), `${units.rate(model.curve.bandwidth_gb_s * factor)}${factor === 1 ? " (measured)" : `, × ${factor}`}`);
     for (const one of buttons) one.setAttribute("aria-pressed", String(one.dataset.preset === setting.preset));
   });
   const asked = el("div", { class: "command asked", hidden: true });

@@ -28,6 +28,9 @@ _HOSTILE = [
     "[bold]red[/bold]\x1b[31m",
     "\u202egnp.exe\u2028\u2029",
     "__proto__",
+    "..",
+    "two\nlines",
+    "very long " * 90 + "unbroken" * 90,
 ]
 _EVERY = [
     profiles.overlapped,
@@ -98,6 +101,8 @@ def test_names_from_data_show_as_text(chromium: Browser, tmp_path: Path) -> None
     chromium.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     chromium.evaluate("document.getElementById('sweep').click()")
     assert chromium.complaints == []
+    chromium.window(820, 900)
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= 820, "wider than the window"
     assert chromium.evaluate("window.hacked") is None
     assert chromium.evaluate("document.images.length") == 0
     assert chromium.evaluate("document.scripts.length") == 2
