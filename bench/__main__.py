@@ -1,11 +1,12 @@
 """Runs the benchmarks and writes one table: medians, ratios, machine and versions.
 
-    python -m bench [--only NAME ...] [--quick] [--peers-python PYTHON] [--out FILE.json] [--against FILE.json]
+    python -m bench [--only NAME ...] [--quick] [--out FILE.json] [--quote README.md] [--against FILE.json]
 
 Each benchmark is a module beside this one that can be run alone, too; `--help` lists them. What cannot run here is
 skipped with a reason. With `--out`, the benchmarks that were run replace their own section of the file and no other,
-and the same table is written beside it as Markdown. With `--against`, ratios that are worse than those of the file by
-more than 20 % are told on stderr; that is no failure. `--quick` takes the few that need less than two minutes together.
+and the same table is written beside it as Markdown; `--quote` renews the rows that another text has of it. With
+`--against`, ratios that are worse than those of the file by more than 20 % are told on stderr; that is no failure.
+`--quick` takes the few that need less than two minutes together.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from bench.figures import Figure, Results, Section, Skipped, Wanted, as_markdown, here, load, slower
+from bench.figures import Figure, Results, Section, Skipped, Wanted, as_markdown, here, load, requoted, slower
 
 # What each tells, in the order in which it is run; the quick ones first.
 BENCHMARKS = {
@@ -52,6 +53,7 @@ _FIGURES_IN = {"prediction": "bench.cases:prediction_figures", "tuning": "bench.
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Table to write, .json; and .md beside it."
 )
 @click.option("--against", type=click.Path(path_type=Path, dir_okay=False), help="Table to compare ratios with.")
+@click.option("--quote", type=click.Path(path_type=Path, exists=True), help="Text whose rows of the table to renew.")
 def main(
     only: tuple[str, ...],
     quick: bool,
@@ -59,6 +61,7 @@ def main(
     peers_python: str | None,
     out: Path | None,
     against: Path | None,
+    quote: Path | None,
 ) -> None:
     wanted = Wanted(quick=quick, all_cases=all_cases, peers_python=peers_python)
     before = load(against) if against else None
@@ -71,6 +74,9 @@ def main(
         if out:
             _write(out, stored | sections)
     now = Results(sections=sections)
+    if quote:
+        text = quote.read_text(encoding="utf-8")
+        quote.write_text(requoted(text, Results(sections=stored | sections)), encoding="utf-8")
     print(as_markdown(now))
     for line in slower(now, before) if before else []:
         print(f"bench: warning: slower than in {against}: {line}", file=sys.stderr)

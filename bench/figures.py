@@ -165,3 +165,13 @@ def _row(figure: Figure) -> str:
 def _short(value: float) -> str:
     """Three digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def requoted(text: str, results: Results) -> str:
+    """The same text, with every row that it quotes from the table as it is now."""
+    rows = {_name(row): row for row in as_markdown(results).splitlines() if row.startswith("| ")}
+    return "\n".join(rows.get(_name(line), line) if line.startswith("| ") else line for line in text.split("\n"))
+
+
+def _name(row: str) -> str:
+    return row.split("|")[1].strip() or row

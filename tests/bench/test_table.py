@@ -91,6 +91,16 @@ def test_a_run_replaces_its_own_benchmark_of_the_file_and_no_other(
     assert out.with_suffix(".md").read_text() == as_markdown(stored)
 
 
+def test_rows_that_a_text_quotes_are_renewed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "README.md"
+    text.write_text("# A\n\n| | | ratio |\n|---|---|---|\n| a | 9 s | old |\n| b | 2 s | of another |\n\na | b\n")
+    monkeypatch.setattr(command, "figures_of", lambda _: lambda _: table(a=1.5).sections["one"].figures)
+    done = CliRunner().invoke(command.main, ["--only", "gpu", "--quote", str(text)])
+    assert done.exit_code == 0, done.output
+    row = "| a | 1.00 s | 1.50 times x | measured, 1 |"
+    assert text.read_text() == (f"# A\n\n| | | ratio |\n|---|---|---|\n{row}\n| b | 2 s | of another |\n\na | b\n")
+
+
 def test_a_slower_ratio_is_a_warning_and_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tmp_path / "before.json"
     before.write_bytes(msgspec.json.encode(Results(sections={"gpu": table(a=1.0).sections["one"]})))
