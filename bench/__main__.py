@@ -37,6 +37,7 @@ BENCHMARKS = {
     "topologies": "ring and parameter server, measured over predicted",
     "prediction": "predicted against measured step times",
     "tuning": "what a study finds and costs, on a real link",
+    "null": "how often tuning recommends a change where none can matter",
     "gpu": "NCCL, emulated links and traces on a GPU",
 }
 QUICK = ("commands", "traces", "predicting", "instrumentation")

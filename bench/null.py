@@ -14,13 +14,16 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from bench.figures import Figure, Wanted
 from bucketlab.predict.replay import ModuleGradients
 from bucketlab.schema.tuning import CURRENT, DDPS_DEFAULT
 from bucketlab.tune import JobFacts, Tuner
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 _TRIALS = 4
 _WIDTH, _LAYERS, _BATCH = 512, 8, 64
 _STATED = 0.05
+_SOME, _MANY = 10, 100  # half a minute each
+_STUDIES = "studies.jsonl"
 
 
 class NullStudy(msgspec.Struct, kw_only=True):
@@ -46,6 +51,18 @@ class NullStudy(msgspec.Struct, kw_only=True):
     load: float  # of the machine, average over a minute at its end
 
 
+def figures(wanted: Wanted) -> list[Figure]:
+    """Of studies with the same buckets under other names, in a process of their own."""
+    runs = _MANY if wanted.all_cases else _SOME
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "bench.null", "measure", folder, "--runs", str(runs), "--placebo"]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        studies = _read(Path(folder))
+    wrong = 100 * sum(one.significant for one in studies) / len(studies)
+    name = f"studies that recommend a change where nothing differs; stated: {_STATED:.0%}"
+    return [Figure(name=name, value=wrong, unit="%", samples=runs)]
+
+
 def measure(folder: Path, runs: int, placebo: bool) -> None:
     import torch
     import torch.distributed as dist
@@ -56,7 +73,7 @@ def measure(folder: Path, runs: int, placebo: bool) -> None:
     model, step = _job()
     for _ in range(20):
         step()
-    with (folder / "studies.jsonl").open("ab") as file:
+    with (folder / _STUDIES).open("ab") as file:
         for number in range(runs):
             study = _studied(model, step, placebo)
             file.write(msgspec.json.encode(study) + b"\n")
@@ -139,10 +156,7 @@ def _facts(model: DistributedDataParallel) -> JobFacts:
 
 
 def report(folder: Path) -> None:
-    path = folder / "studies.jsonl"
-    if not path.is_file():
-        sys.exit(f"{folder} holds no studies.jsonl: measure first")
-    studies = [msgspec.json.decode(line, type=NullStudy) for line in path.read_bytes().splitlines()]
+    studies = _read(folder)
     for placebo in (True, False):
         some = [one for one in studies if one.placebo == placebo]
         if some:
@@ -154,6 +168,13 @@ def report(folder: Path) -> None:
                 f"{len(some)} studies {what}: {wrong} recommend a change (95 % certain: at most {most:.0%}; "
                 f"stated: {_STATED:.0%}); {seconds:.0f} s"
             )
+
+
+def _read(folder: Path) -> list[NullStudy]:
+    path = folder / _STUDIES
+    if not path.is_file():
+        sys.exit(f"{folder} holds no {_STUDIES}: measure first")
+    return [msgspec.json.decode(line, type=NullStudy) for line in path.read_bytes().splitlines()]
 
 
 def _upper_bound(wrong: int, runs: int) -> float:

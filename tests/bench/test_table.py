@@ -16,7 +16,7 @@ from bench.figures import Figure, Results, Section, Skipped, Wanted, as_markdown
 
 ROOT = Path(__file__).parents[2]
 # Parts of others: they make no figures of their own.
-_PARTS = {"__main__", "figures", "launching", "large", "cases", "null"}
+_PARTS = {"__main__", "figures", "launching", "large", "cases"}
 
 ratios = st.floats(0.01, 1000)
 
