@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _AGREE_SECONDS = 120.0
 _GAVE_UP = "gave-up"
-_AT_ONCE_SECONDS = 5.0  # longer than rank 0 usually takes to choose
+_AT_ONCE_SECONDS = 20.0  # longer than rank 0 takes to choose: torch warns where this time is not enough
 _LOOK_SECONDS = 0.2
 
 
