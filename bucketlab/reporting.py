@@ -79,12 +79,19 @@ def results_near(out: Path) -> list[Path]:
 
 
 def newest_study(profile: Profile, results: Iterable[Path]) -> Tuning | None:
-    """The newest readable result of a study of the job that was profiled; None where there is none."""
+    """The newest readable result of a study of the job that was profiled, on such a link; None where there is none."""
     for path in sorted(results, key=lambda one: one.stat().st_mtime, reverse=True):
         with contextlib.suppress(BadInput):
-            if _same_job(found := load_result(path.parent), profile):
+            found = load_result(path.parent)
+            if _same_job(found, profile) and _same_link(found, profile):
                 return found
     return None
+
+
+def _same_link(tuning: Tuning, profile: Profile) -> bool:
+    """As far as the two say what it was: not how fast."""
+    what = profile.link.what if profile.link else ""
+    return not (tuning.interconnect and what) or tuning.interconnect == what
 
 
 def _same_job(tuning: Tuning, profile: Profile) -> bool:

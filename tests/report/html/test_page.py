@@ -32,17 +32,6 @@ _HOSTILE = [
     "two\nlines",
     "very long " * 90 + "unbroken" * 90,
 ]
-_EVERY = [
-    profiles.overlapped,
-    profiles.exposed,
-    profiles.hidden,
-    profiles.input_bound,
-    profiles.straggler,
-    profiles.one_rank,
-    profiles.thousand_ranks,
-    profiles.thousand_buckets,
-    profiles.nothing,
-]
 
 
 def _with_prediction(profile: Profile) -> Profile:
@@ -78,7 +67,7 @@ def _open(browser: Browser, profile: Profile, folder: Path, study: Tuning | None
     browser.open(write_report(profile, folder, study).as_uri())
 
 
-@pytest.mark.parametrize("make", _EVERY)
+@pytest.mark.parametrize("make", profiles.EVERY)
 def test_every_profile_opens_without_a_complaint_and_without_the_network(
     chromium: Browser, tmp_path: Path, make: Callable[[], Profile]
 ) -> None:

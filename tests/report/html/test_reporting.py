@@ -100,6 +100,15 @@ def test_a_study_is_found_beside_the_folder_of_runs_from_wherever_the_command_ru
     assert _data(tmp_path / "job" / "traces" / "one" / "report.html")["study"]["name"] == "train"
 
 
+def test_a_study_on_another_link_is_left_out(tmp_path: Path) -> None:
+    profile = _saved(tmp_path / "traces" / "one", profiles.exposed())
+    (tmp_path / "sweeps" / "train").mkdir(parents=True)
+    study = study_of(profile, interconnect="gloo, 2 ranks within one host")
+    write_json(tmp_path / "sweeps" / "train" / "result.json", study)
+    assert bucketlab("report", cwd=tmp_path).returncode == 0
+    assert _data(tmp_path / "traces" / "one" / "report.html")["study"] is None
+
+
 def test_the_sliders_command_prints_the_figures_of_the_page(chromium: Browser, tmp_path: Path) -> None:
     _saved(tmp_path / "traces" / "a run's", profiles.exposed())
     assert bucketlab("report", cwd=tmp_path).returncode == 0
