@@ -88,19 +88,21 @@ def _held_back(reports: Sequence[RankReport]) -> HeldBack | None:
     rows = [row for row in zip(*(report.held_back for report in reports), strict=False) if all(map(_is_whole, row))]
     if not rows:
         return None
+    walls = [max(step.wall_ns for step in row) for row in rows]
     compute = [max((step.forward_ns or 0) + (step.computed_ns or 0) for step in row) for row in rows]
+    # The rank that is done last waits for nobody.
+    communication = [min((step.backward_ns or 0) - (step.computed_ns or 0) for step in row) for row in rows]
+    rest = [max(0, wall - a - b) for wall, a, b in zip(walls, compute, communication, strict=True)]
     p10, median, p90 = (round(float(one)) for one in np.percentile(compute, [10, 50, 90]))
     return HeldBack(
         steps=len(rows),
-        step_ns=round(statistics.median(max(step.wall_ns for step in row) for row in rows)),
+        step_ns=round(statistics.median(walls)),
         compute_ns=median,
         compute_p10_ns=p10,
         compute_p90_ns=p90,
-        # The rank that is done last waits for nobody.
-        communication_ns=round(
-            statistics.median(min((step.backward_ns or 0) - (step.computed_ns or 0) for step in row) for row in rows)
-        ),
+        communication_ns=round(statistics.median(communication)),
         optimizer_ns=round(statistics.median(_optimizer_ns(step) or 0 for row in rows for step in row)),
+        rest_ns=round(statistics.median(rest)),
     )
 
 

@@ -149,7 +149,9 @@ def _timeline_alone(profile: Profile) -> Timeline:
         replace(module, ready_ns=[(ready_ns - late_ns) * factor for ready_ns in module.ready_ns]) for module in modules
     ]
     # What is left of the step is the optimizer, and the wait for the rank whose optimizer or input took longest.
-    rest_ns = max(0, alone.step_ns - alone.compute_ns - alone.communication_ns)
+    rest_ns = alone.rest_ns
+    if rest_ns is None:
+        rest_ns = max(0, alone.step_ns - alone.compute_ns - alone.communication_ns)
     # The last of them is ready when compute ends; the product may differ from it by rounding.
     end_ns = max((max(module.ready_ns) for module in stretched if module.ready_ns), default=float(alone.compute_ns))
     return Timeline(stretched, end_ns, float(rest_ns))

@@ -39,6 +39,7 @@ class HeldBack(msgspec.Struct, kw_only=True):
     compute_p90_ns: int
     communication_ns: int  # from there until the rank that came last had all buckets back
     optimizer_ns: int  # from there to the end of the step
+    rest_ns: int | None = None  # of each step that is neither of the above two; None in profiles without it
 
 
 class Rehearsal(msgspec.Struct, kw_only=True):

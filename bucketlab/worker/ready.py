@@ -59,8 +59,13 @@ def why_not_held_back(module: DistributedDataParallel) -> str | None:
 class HeldBack:
     """Communication of some modules while it is held back."""
 
-    def __init__(self, modules: list[DistributedDataParallel]) -> None:
-        self._modules = [_HeldModule(module) for module in modules]
+    def __init__(self, modules: list[DistributedDataParallel], layouts: list[ddp.Layout]) -> None:
+        """
+        Args:
+            modules: whose communication is held back.
+            layouts: the buckets that each has; a reducer made a moment ago does not tell them.
+        """
+        self._modules = [_HeldModule(*one) for one in zip(modules, layouts, strict=True)]
 
     def __enter__(self) -> "HeldBack":
         for module in self._modules:
@@ -78,9 +83,9 @@ class HeldBack:
 
 
 class _HeldModule:
-    def __init__(self, module: DistributedDataParallel) -> None:
+    def __init__(self, module: DistributedDataParallel, buckets: ddp.Layout) -> None:
         self._module: Any = module
-        self._buckets = ddp.layout(module)
+        self._buckets = buckets
         self._ranks: int = dist.get_world_size(module.process_group)
         self._waiting: list[tuple[GradBucket, torch.futures.Future[torch.Tensor]]] = []
         self._averaging: Averaging | None = None

@@ -246,7 +246,7 @@ class Session:
             with times.watching(modules):
                 yield from self._note_ready_times(times, steps, self.ready)
             return
-        with HeldBack(modules) as held, times.watching(modules):
+        with HeldBack(modules, [self.layouts[id(one)] for one in modules]) as held, times.watching(modules):
             yield  # the first backward of a new reducer is not like the others
             self.held_back += yield from self._note_ready_times(times, steps, self.ready)
             if rehearsed:
