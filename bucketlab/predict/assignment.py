@@ -88,6 +88,6 @@ class _OpenBucket:
 
 
 def takes_lists(torch_release: str) -> bool:
-    """Whether DDP of this release takes a capacity for each bucket; an explicit one then holds for the first, too."""
+    """Whether DDP of this release takes a capacity for each bucket."""
     parts = torch_release.split("+")[0].split(".")[:2]
     return not all(part.isdigit() for part in parts) or tuple(map(int, parts)) >= _LISTS_SINCE

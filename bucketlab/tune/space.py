@@ -53,7 +53,7 @@ class JobFacts:
     world_size: int
     interconnect: str = ""
     kind: Literal["measured", "emulated"] = "measured"
-    lists: bool = True  # this torch takes bucket_cap_mb_list, and an explicit capacity holds for the first bucket too
+    lists: bool = True  # this torch takes bucket_cap_mb_list
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
     prediction: Prediction | None = None
@@ -150,8 +150,6 @@ class Space:
         told = capacities.mb()
         if not told:
             return self.job.current_bucket_bytes
-        if not self.job.lists and not capacities.bucket_cap_mb_list:
-            told[0] = 1.0 if capacities.first_bucket_mb is None else capacities.first_bucket_mb
         caps = [int(cap * MIB) for cap in told]
         return tuple(
             sum(module.bytes[one] for one in bucket) for module in self.job.modules for bucket in module.buckets(caps)

@@ -36,8 +36,8 @@ Layout = list[list[int]]  # parameter indices of each bucket, in the order of th
 class Capacities:
     """A bucket setting in bytes: what DDP makes of its arguments.
 
-    DDP's default is a small first bucket and 25 MiB for the others; with an explicit `bucket_cap_mb` torch 2.13 gives
-    the first bucket the same capacity. `each` is `bucket_cap_mb_list`; its last capacity holds for all further ones.
+    DDP's default is a small first bucket and 25 MiB for the others; with an explicit `bucket_cap_mb` the first bucket
+    has the same capacity. `each` is `bucket_cap_mb_list`; its last capacity holds for all further ones.
     """
 
     cap: int
@@ -155,7 +155,8 @@ def _initial_limits(module: DistributedDataParallel) -> list[int]:
 def capacities(module: DistributedDataParallel) -> Capacities:
     """The setting in force."""
     if not hasattr(module, "_bucket_config"):  # releases before 2.13
-        return Capacities(module.bucket_bytes_cap, dist._DEFAULT_FIRST_BUCKET_BYTES)
+        first = dist._DEFAULT_FIRST_BUCKET_BYTES if module.bucket_bytes_cap_default else module.bucket_bytes_cap
+        return Capacities(module.bucket_bytes_cap, first)
     config = module._bucket_config
     return Capacities(config.bucket_bytes_cap, config.first_bucket_bytes_cap, tuple(config.per_bucket_bytes_caps))
 
@@ -185,9 +186,7 @@ def assignment(module: DistributedDataParallel, wanted: Capacities, order: list[
     """The buckets that DDP's own rule forms for a module that finds its gradients ready in this order of indices."""
     parameters, expect_sparse = parameters_of_reducer(module)
     if _keeps_declared_order(module):
-        # Before 2.13 an explicit capacity holds for the first bucket too where buckets are never formed anew.
-        limits = wanted.limits if takes_lists() or wanted == _DDPS_DEFAULT else [wanted.cap]
-        indices, _ = dist._compute_bucket_assignment_by_size(parameters, limits, expect_sparse)
+        indices, _ = dist._compute_bucket_assignment_by_size(parameters, wanted.limits, expect_sparse)
         return [list(bucket) for bucket in reversed(indices)]
     ordered = [parameters[index] for index in order]
     # Which are sparse goes by the index of a parameter, not by its place in the order.
@@ -201,13 +200,8 @@ def _keeps_declared_order(module: DistributedDataParallel) -> bool:
 
 
 def takes_lists() -> bool:
-    """Whether DDP takes a capacity for each bucket; if so, an explicit capacity holds for the first bucket too."""
+    """Whether DDP takes a capacity for each bucket."""
     return "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters
-
-
-def first_capacity(cap: int) -> int:
-    """Of the first bucket in bytes, where DDP is told nothing but this capacity."""
-    return cap if takes_lists() else int(dist._DEFAULT_FIRST_BUCKET_BYTES)
 
 
 def is_default_capacity(module: DistributedDataParallel) -> bool:

@@ -116,7 +116,7 @@ def _capacities(told: Capacities, own: ddp.Capacities) -> ddp.Capacities:
         return own
     cap = int(told.bucket_cap_mb * _MIB)
     if told.first_bucket_mb is None or told.first_bucket_mb == told.bucket_cap_mb:
-        return ddp.Capacities(cap, ddp.first_capacity(cap))
+        return ddp.Capacities(cap, cap)
     first = int(told.first_bucket_mb * _MIB)
     if told == DDPS_DEFAULT:
         return ddp.Capacities(cap, first)

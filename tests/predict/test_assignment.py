@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, assign, takes_lists
+from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, assign
 from bucketlab.predict.replay import ModuleGradients
 
 torch = pytest.importorskip("torch")
@@ -123,10 +123,9 @@ def test_a_real_module_with_sparse_gradients_gives_each_of_them_a_bucket_of_its_
     sizes = [parameter.numel() * parameter.element_size() for parameter in ready]
     sparse = [parameter.grad.is_sparse for parameter in ready]
     assert sum(sparse) == 2
-    caps = [int(cap_mb * MIB)] if takes_lists(torch.__version__) else [DEFAULT_FIRST_BYTES, int(cap_mb * MIB)]
     gradients = ModuleGradients(sizes, [0.0] * len(sizes), ["float32"] * len(sizes), sparse)
     built = module._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    expected = [sum(sizes[position] for position in bucket) for bucket in gradients.buckets(caps)]
+    expected = [sum(sizes[position] for position in bucket) for bucket in gradients.buckets([int(cap_mb * MIB)])]
     assert [int(size) for size in built.split(",")] == expected
 
 

@@ -14,7 +14,7 @@ from tests.tune.simulated import LINKS, SimulatedJob, convolutional, facts, pred
 SEARCH = Search(bucket_cap_mb=Range(low=0.25, high=256))
 
 
-def job_of(sizes: list[int], lists: bool = True) -> JobFacts:
+def job_of(sizes: list[int]) -> JobFacts:
     gradients = ModuleGradients(sizes, [float(at) for at in range(len(sizes))], ["float32"] * len(sizes))
     built = [sum(sizes[one] for one in bucket) for bucket in gradients.buckets([MIB, 25 * MIB])]
     return JobFacts(
@@ -23,7 +23,6 @@ def job_of(sizes: list[int], lists: bool = True) -> JobFacts:
         current_is_default=True,
         current_bucket_bytes=tuple(built),
         world_size=2,
-        lists=lists,
     )
 
 
@@ -81,12 +80,6 @@ def test_each_option_that_was_opted_in_to_is_tried_on_the_current_buckets() -> N
     starts = Space(job_of([MIB] * 40), search).starts()
     assert Candidate(gradient_as_bucket_view=True, compression="bf16") in starts
     assert all(one.static_graph is None for one in starts)
-
-
-def test_releases_that_always_keep_the_small_first_bucket_are_told_apart() -> None:
-    caps = Capacities(bucket_cap_mb=8.0)
-    assert Space(job_of([MIB] * 16, lists=False), SEARCH).bucket_bytes(caps)[0] == MIB
-    assert Space(job_of([MIB] * 16, lists=True), SEARCH).bucket_bytes(caps)[0] == 8 * MIB
 
 
 def test_the_same_model_is_known_again_in_another_ready_order() -> None:

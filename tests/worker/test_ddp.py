@@ -63,7 +63,7 @@ def _parameters(module: DistributedDataParallel) -> list[list[torch.Tensor]]:
 
 
 def uniform(cap: int) -> Capacities:
-    return Capacities(cap, ddp.first_capacity(cap))
+    return Capacities(cap, cap)
 
 
 SETTINGS: list[tuple[dict[str, Any], Capacities]] = [
