@@ -7,7 +7,6 @@ it is.
 from __future__ import annotations
 
 import contextlib
-import math
 import subprocess
 import sys
 import threading
@@ -77,7 +76,7 @@ class _Lines:
     """A plain line of a study's progress every so often."""
 
     def __init__(self) -> None:
-        self._told_at = -math.inf
+        self._told_at = time.monotonic()
 
     def show(self, control: Path) -> None:
         if time.monotonic() - self._told_at < _LINE_SECONDS:
