@@ -28,6 +28,8 @@ def serve(logdir: Path, host: str, port: int) -> str:
         address: str = server.launch()
     except program.TensorBoardPortInUseError:
         raise BadInput(f"port {port} is taken. Choose another with --port; 0 takes any that is free.") from None
-    except program.TensorBoardServerException as error:
-        raise BadInput(f"TensorBoard cannot serve at {host}: {error.msg}.") from None
+    except (program.TensorBoardServerException, OSError) as error:  # OSError: a host name that nobody knows
+        raise BadInput(
+            f"cannot serve at {host}: {error.strerror if isinstance(error, OSError) else error.msg}."
+        ) from None
     return address
