@@ -31,6 +31,7 @@ _IN_FLIGHT_BYTES = (64 * 1024, _MIB, 8 * _MIB)
 _PART_FOR_PAIRS = 0.2  # of the time box
 _PART_FOR_LARGEST = 0.4  # of what is left of it then
 _FEWEST_OPERATIONS = 3  # to warm up, to see how many make a block, and the block
+_FEWEST_SAMPLES = 3  # with fewer, one that met a busy host is not told from the others
 
 Samples = npt.NDArray[np.float64]
 
@@ -49,7 +50,7 @@ class LinkMeter:
         dtype: of its gradients.
         device: of its gradients.
         seconds: time box of the whole measurement; the size under way is finished.
-        repeat_seconds: of them, what may be spent on making times surer once every size has been seen.
+        repeat_seconds: of them, what may be spent on making times surer once each has a few samples.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class LinkMeter:
             if not self._fits(size) or _guess_ns(points, size) * _FEWEST_OPERATIONS > left_ns:
                 continue
             part = _PART_FOR_LARGEST if size == gradient_bytes else 1 / (len(order) - done)
-            points.append(self._point(size, 1, (self._repeat_ns * (1 - _PART_FOR_PAIRS) - spent_ns) * part))
+            repeat_ns = (self._repeat_ns * (1 - _PART_FOR_PAIRS) - spent_ns) * part
+            points.append(self._point(size, 1, repeat_ns, left_ns * part))
         points.sort(key=lambda point: point.bytes)
         largest = points[-1].bytes if points else None
         cut = largest is None or largest < gradient_bytes - self._dtype.itemsize
@@ -88,23 +90,28 @@ class LinkMeter:
         box_ns = self._box_ns * _PART_FOR_PAIRS / len(_IN_FLIGHT_BYTES)
         fitting = {point.bytes for point in alone if 2 * point.ns * _FEWEST_OPERATIONS <= box_ns}
         sizes = [size for size in _IN_FLIGHT_BYTES if size in fitting]
-        return [self._point(size, 2, self._repeat_ns * _PART_FOR_PAIRS / len(sizes)) for size in sizes]
+        repeat_ns = self._repeat_ns * _PART_FOR_PAIRS / max(1, len(sizes))
+        return [self._point(size, 2, repeat_ns, box_ns) for size in sizes]
 
-    def _point(self, size: int, in_flight: int, budget_ns: float) -> LinkPoint:
-        """With at least one block of operations, and as many as the budget allows until the median is sure."""
+    def _point(self, size: int, in_flight: int, repeat_ns: float, box_ns: float) -> LinkPoint:
+        """With at least one block of operations, and a few in the box, and more in the time for repeating it.
+
+        More until the median is sure.
+        """
         elements = max(1, size // self._dtype.itemsize)
         buffers = [torch.zeros(elements, dtype=self._dtype, device=self._device) for _ in range(in_flight)]
         self._block_ns(buffers, 1)  # connections and buffers of this size are made now
         once_ns = self._agree(self._block_ns(buffers, 1), dist.ReduceOp.MAX)
         operations = int(np.clip(_BLOCK_NS / once_ns, 1, _MOST_IN_BLOCK))
-        at_a_time = int(np.clip(budget_ns / (once_ns * operations), 1, _BLOCKS_AT_A_TIME))
-        blocks_ns = np.zeros(0)
+        at_a_time = int(np.clip(repeat_ns / (once_ns * operations), 1, _BLOCKS_AT_A_TIME))
+        blocks_ns = np.array([once_ns] if operations == 1 else [])
         while len(blocks_ns) < _MOST_BLOCKS:
             mine = torch.tensor([self._block_ns(buffers, operations) for _ in range(at_a_time)]).double()
             blocks_ns = np.concatenate([blocks_ns, self._reduce(mine, dist.ReduceOp.MAX)])
             # Every rank has the same samples, so all of them stop together.
             enough = len(blocks_ns) >= _BLOCKS_AT_A_TIME and _half_width(blocks_ns) < _CLOSE_ENOUGH
-            if enough or blocks_ns.sum() + blocks_ns[-1] > budget_ns:
+            next_ns = blocks_ns.sum() + blocks_ns[-1]
+            if enough or next_ns > (repeat_ns if len(blocks_ns) >= _FEWEST_SAMPLES else box_ns):
                 break
         each_ns = blocks_ns / (operations * in_flight)
         return _point(elements * self._dtype.itemsize, in_flight, each_ns, operations * in_flight, self._ranks)
