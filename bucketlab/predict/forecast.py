@@ -403,6 +403,7 @@ class Forecast:
         ranked = sorted(found.values(), key=lambda one: one.bucket_cap_mb)
         best = min(range(len(ranked)), key=lambda at: ranked[at].step_ns)
         low, high = ranked[max(0, best - 1)].bucket_cap_mb, ranked[min(len(ranked) - 1, best + 1)].bucket_cap_mb
+        low, high = max(low, smallest / MIB), max(high, smallest / MIB)  # DDP takes 0, too
         self._add(found, np.geomspace(low, high, _FINER_POINTS).tolist(), 3)
         return sorted(found.values(), key=lambda one: (one.bucket_cap_mb, one.first_bucket_mb or one.bucket_cap_mb))
 

@@ -49,8 +49,13 @@ class Injection:
             now = self.look().values()
             return sum(PHASES[one.phase] == phase and one.done >= steps for one in now) >= ranks
 
-        wait_until(there, lambda: self.process.poll() is None)
+        wait_until(there, self._still_runs)
         return self.last
+
+    def _still_runs(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"it ended too early:\n{self.process.communicate()[1][-2000:]}")
+        return True
 
     def ended(self, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Waits for the command's end, and claims that it left no process and no temporary file behind."""
