@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from statistics import median
 import msgspec
 
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
+from bucketlab.launch import nodes
 from bucketlab.launch.command import Job
 from bucketlab.link.detect import find_links
 from bucketlab.link.sweep import Sweep
@@ -33,13 +34,15 @@ from bucketlab.tune.groups import NCCL_SETTINGS, Choices, Group, GroupSearch, Pl
 from bucketlab.tune.launched import LaunchRecords
 from bucketlab.tune.pairs import speedup_of
 from bucketlab.tune.space import JobFacts, how_to_apply, in_shell
-from bucketlab.tuning import MOST_CRASHES, Study, Tuned, TuneOptions, run_study, say, search_of, storage_of
+from bucketlab.tuning import Study, Tuned, TuneOptions, run_study, say, search_of, storage_of
 from bucketlab.worker.config import TuneTask
 
 _TRIALS = 8  # of buckets, where an environment is launched for the first time
 # A launch with other variables that takes this many times as long as one without, before its next step, hangs.
 _PATIENCE = 5
 _LEAST_PATIENCE_SECONDS = 120.0
+# What torchrun gives to variables that nobody has set (torch/distributed/run.py, elastic/agent/server).
+_TORCHRUNS_OWN = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 
 
 def choices_of(sweep: Sweep | None, with_nccl: bool, job: Job, most_launches: int) -> Choices:
@@ -63,11 +66,8 @@ def choices_of(sweep: Sweep | None, with_nccl: bool, job: Job, most_launches: in
         del choices[name]
     if choices and most_launches < least_launches():
         raise BadInput(f"--launches {most_launches}: a search needs {least_launches()} of them, or more.")
-    if choices and dict(job.options).get("nnodes", "1") not in ("1", "1:1"):
-        raise BadInput(
-            "variables of the environment are searched in launches that one command makes: with --nnodes each node "
-            "has its own. Launch all nodes from here, as in: bucketlab tune --nccl -- srun python train.py"
-        )
+    if choices:
+        nodes.check(job)
     return choices
 
 
@@ -92,16 +92,70 @@ def search_environment(job: Job, options: TuneOptions, most_launches: int, found
     Raises:
         WorkFailed: a launch in the environment as it is failed; all before is kept, and the same command goes on.
     """
+    if nodes.count_of(job) == 1:
+        return _search(job, options, most_launches, found, lambda launch: None)
+    with nodes.meeting(job, options.timeout_seconds) as meeting:
+        if found.folder is None:
+            _follow(job, options, meeting)
+            return found
+        try:
+            return _search(job, options, most_launches, found, meeting.tell)
+        finally:
+            meeting.tell_end()
+
+
+def _search(job: Job, options: TuneOptions, most_launches: int, found: Tuned, tell: Callable[[Group], None]) -> Tuned:
     if found.folder is None or found.result is None or found.result.environment is not None:
         return found
     records = LaunchRecords(storage_of(options, found.folder), found.result.study)
     try:
-        search = _Search(job, options, found.folder, found.result, records)
-        result = search.run(most_launches)
+        result = _Search(job, options, found.folder, found.result, records, tell).run(most_launches)
     finally:
         records.close()
     write_json(found.folder / RESULT, result)
     return Tuned(found.folder, result, found.remarks)
+
+
+def _follow(job: Job, options: TuneOptions, meeting: nodes.Nodes) -> None:
+    """The launches that rank 0's node makes, on a node of the others."""
+    environment = pinned(options.sweep)
+    for variables in meeting.heard():
+        say(f"launch on rank 0's word: {in_shell(variables) or 'the environment as it is'}")
+        with tempfile.TemporaryDirectory(prefix="bucketlab-study-") as scratch:
+            task = _task(options, "followed", scratch)
+            try:
+                run_study(job, _study(options, task, {**environment, **variables}, options.timeout_seconds))
+            except Interrupted:
+                raise
+            except WorkFailed as error:
+                if not variables:
+                    raise
+                say(f"that launch failed: {error}")
+
+
+def _task(options: TuneOptions, study: str, scratch: str) -> TuneTask:
+    return TuneTask(
+        study=study,
+        storage=f"sqlite:///{scratch}/{DATABASE}",  # for a script that ends before all is measured
+        folder=scratch,
+        trials=0,
+        steps=options.steps,
+        search=search_of(options),
+        predict=False,
+        watched=list(options.choices),
+    )
+
+
+def _study(options: TuneOptions, task: TuneTask, environment: Group, timeout_seconds: float) -> Study:
+    return Study(
+        task=task,
+        sweep=options.sweep,
+        emulate=options.emulate,
+        environment=environment,
+        timeout_seconds=timeout_seconds,
+        most_crashes=1,
+        output_to_stderr=options.output_to_stderr,
+    )
 
 
 @dataclass
@@ -113,6 +167,7 @@ class _Search:
     folder: Path
     before: Tuning  # buckets in the environment as it is
     records: LaunchRecords
+    tell: Callable[[Group], None]  # to the commands of other nodes
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -125,6 +180,7 @@ class _Search:
         groups = GroupSearch(choices, most_launches, launched=launched)
         while groups.choices and (planned := groups.next()) is not None:
             self._say_what_comes(groups, planned)
+            self.tell(planned.variables)
             groups.tell(self._launched(planned, groups))
             left = self._without_what_cannot_be_set(groups.choices, groups.launched)
             if left != groups.choices:
@@ -151,11 +207,11 @@ class _Search:
         left = dict(choices)
         for one in launched:
             for name, value in one.in_force.items():
-                if not one.variables and name in left and value != self.pinned.get(name):
-                    self._remark(
-                        f"{self.job.script} itself sets {name}={value}: it stays, and no other value is tried."
-                    )
-                    del left[name]
+                if one.variables or name not in left or value in (self.pinned.get(name), _TORCHRUNS_OWN.get(name)):
+                    continue
+                who = "or its launcher" if self.job.own_launcher else "itself"
+                self._remark(f"{self.job.script} {who} sets {name}={value}: it stays, and no other value is tried.")
+                del left[name]
         return left
 
     def _remark(self, line: str) -> None:
@@ -185,16 +241,23 @@ class _Search:
             if not planned.variables:
                 raise
             return msgspec.structs.replace(one, failure=str(error), seconds=time.monotonic() - began)
-        assert result is not None
+        if result is None:
+            raise WorkFailed("rank 0 has moved to another node: give its node --node-rank 0 and --master-addr.")
         tuned = result.significant if buckets is None else buckets != CURRENT
+        setting = result.best if tuned else result.baseline
+        failure = _why_not_in_force(planned.variables, result.variables)
+        if setting.step_ns is None:
+            failure = failure or f"no steps could be timed: {result.reason}"
+        if failure is not None and not planned.variables:
+            raise WorkFailed(f"a launch in the environment as it is: {failure}.")
         return msgspec.structs.replace(
             one,
-            setting=result.best if tuned else result.baseline,
+            setting=setting,
             is_tuned=tuned,
             own_step_ns=result.baseline.step_ns,
             in_force=result.variables,
             seconds=time.monotonic() - began,
-            failure=_why_not_in_force(planned.variables, result.variables),
+            failure=failure,
         )
 
     def _buckets_of(self, variables: Group, launched: list[Launched]) -> Candidate | None:
@@ -208,38 +271,22 @@ class _Search:
 
     def _study(self, variables: Group, buckets: Candidate | None, scratch: str, groups: GroupSearch) -> Study:
         options = self.options
-        task = TuneTask(
-            study=self.before.study,
-            storage=f"sqlite:///{scratch}/{DATABASE}",  # for a script that ends before all is measured
-            folder=scratch,
-            trials=0 if buckets == CURRENT else 1,
-            steps=options.steps,
-            search=search_of(options),
-            predict=False,
-            starts=[] if buckets in (None, CURRENT) else [buckets],
-            watched=list(options.choices),
-        )
+        task = _task(options, self.before.study, scratch)
         if buckets is None:
-            name = f"{self.before.study}-{_digest(variables)}"
             folder = self.folder / "environments" / _digest(variables)
             folder.mkdir(parents=True, exist_ok=True)
             task = msgspec.structs.replace(
                 task,
-                study=name,
+                study=f"{self.before.study}-{_digest(variables)}",
                 storage=storage_of(options, self.folder),
                 folder=str(folder.resolve()),
                 trials=min(_TRIALS, options.trials),
                 starts=[self.before.best.candidate()] if self.before.significant else [],
             )
-        return Study(
-            task=task,
-            sweep=options.sweep,
-            emulate=options.emulate,
-            environment={**self.pinned, **variables},
-            timeout_seconds=self._patience_seconds(groups) if variables else options.timeout_seconds,
-            most_crashes=1 if variables else MOST_CRASHES,
-            output_to_stderr=options.output_to_stderr,
-        )
+        elif buckets != CURRENT:
+            task = msgspec.structs.replace(task, trials=1, starts=[buckets])
+        patience = self._patience_seconds(groups) if variables else options.timeout_seconds
+        return _study(options, task, {**self.pinned, **variables}, patience)
 
     def _patience_seconds(self, groups: GroupSearch) -> float:
         usual = max((one.seconds for one in groups.launched if not one.variables), default=math.inf)

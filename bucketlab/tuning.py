@@ -17,8 +17,9 @@ from pathlib import Path
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch.command import Job, launch_command, without_secrets
 from bucketlab.launch.diagnose import why_it_failed
+from bucketlab.launch.nodes import count_of
 from bucketlab.launch.supervise import Outcome, supervise
-from bucketlab.link.sweep import Search, Sweep
+from bucketlab.link.sweep import Search, Sweep, chooses_code
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
@@ -101,7 +102,7 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
             return Tuned(None, None, [_ELSEWHERE])
         write_trials(result, folder)
         return Tuned(folder, result, [])
-    if options.choices and _is_finished(folder):
+    if options.choices and _is_finished(folder) and count_of(job) == 1:
         return Tuned(folder, load_result(folder), [])
     done = run_study(
         job,
@@ -343,6 +344,8 @@ def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool = Fa
     folder = find_result(study, out) if study is not None else _result_for(job, out)
     result = load_result(folder)
     variables = result.environment.variables if result.environment and result.environment.significant else {}
+    for name in filter(chooses_code, variables):
+        raise BadInput(f"{folder / RESULT} sets {name}, which chooses code that is run: no study does that.")
     for name in [one for one in variables if os.environ.get(one, variables[one]) != variables[one]]:
         say(f"{name} is set here, to {os.environ[name]}: it stays, though study {result.study} had {variables[name]}.")
     setting = Setting(

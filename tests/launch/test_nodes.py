@@ -1,0 +1,64 @@
+"""Commands of several nodes that launch one job together: what they agree on, over a store of torch's."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.launch.command import Job
+from bucketlab.launch.nodes import Nodes, check, count_of, meeting
+
+
+def job(rank: int, port: int = 29500, **options: str) -> Job:
+    given = {"nnodes": "2", "node-rank": str(rank), "rdzv-endpoint": f"127.0.0.1:{port}", **options}
+    return Job(("train.py",), options=tuple(given.items()))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("leader", [0, 1])
+def test_every_launch_is_heard_on_the_other_node_in_order_wherever_the_leader_is(leader: int) -> None:
+    port = free_port() - 1
+    launches = [{}, {"A": "1"}, {}, {"A": "2", "B": "x y"}]
+
+    def lead() -> None:
+        with meeting(job(leader, port), 60) as nodes:
+            for one in launches:
+                nodes.tell(one)
+            nodes.tell_end()
+
+    def follow() -> list[dict[str, str]]:
+        with meeting(job(1 - leader, port), 60) as nodes:
+            return list(nodes.heard())
+
+    with ThreadPoolExecutor(2) as threads:
+        leading, following = threads.submit(lead), threads.submit(follow)
+        assert following.result(60) == launches
+        leading.result(60)
+
+
+def test_a_leader_that_is_gone_is_told_from_one_that_takes_its_time() -> None:
+    dist = pytest.importorskip("torch.distributed")
+    port = free_port()
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    nodes = Nodes(dist.TCPStore("127.0.0.1", port, is_master=False), 2, is_host=False)
+    del store
+    with pytest.raises(WorkFailed, match="the command on rank 0's node ended"):
+        next(nodes.heard())
+
+
+def test_options_that_do_not_say_where_to_meet_are_found_before_any_launch() -> None:
+    check(Job(("train.py",)))
+    check(job(1))
+    with pytest.raises(BadInput, match="--node-rank"):
+        check(Job(("train.py",), options=(("nnodes", "2"),)))
+    with pytest.raises(BadInput, match="--rdzv-endpoint"):
+        check(Job(("train.py",), options=(("nnodes", "2"), ("node-rank", "1"))))
+    with pytest.raises(BadInput, match="number of nodes"):
+        count_of(job(0, nnodes="1:4"))
