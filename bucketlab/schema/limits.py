@@ -38,6 +38,8 @@ def _wrong_number(value: Any, where: str, depth: int, most: int) -> str | None:
     if depth > _DEEPEST:
         return f"{where} is nested too deep"
     if isinstance(value, msgspec.Struct):
+        if getattr(value, "significant", False) and None in (getattr(value, "ci95", 0), getattr(value, "speedup", 0)):
+            return f"{where or 'the result'} is significant without an interval"
         parts = [(f"{where}.{name}" if where else name, getattr(value, name)) for name in value.__struct_fields__]
     elif isinstance(value, dict):
         parts = [(f"{where}.{key}", one) for key, one in value.items()]
