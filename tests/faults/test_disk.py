@@ -61,7 +61,7 @@ def test_a_disk_without_room_for_the_database_is_said_before_the_launch(tmp_path
 )
 def test_a_disk_that_fills_up_while_trials_are_measured_leaves_a_whole_database(tmp_path: Path) -> None:
     with file_system(tmp_path / "small", "size=1m") as small:
-        options = ["--trials", "9", "--steps", "150", "--study", "one", "--out", str(small)]
+        options = ["--trials", "2", "--study", "one", "--out", str(small)]
         job = begun("tune", *options, PLAIN, cwd=tmp_path, environment=LONG)
         job.wait_for("tuning", steps=30)
         _fill(small)
