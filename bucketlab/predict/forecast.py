@@ -10,13 +10,11 @@ from itertools import product
 import numpy as np
 
 from bucketlab.link.curve import Float64s, LinkCurve
-from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, Buckets, caps_of
+from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, Buckets, caps_of, takes_lists
 from bucketlab.predict.planner import as_buckets, best_partition, caps_mb, floor_ns, merged_as_mg_wfbp
 from bucketlab.predict.replay import ModuleGradients, Queue, Replay, Slowdown, Timeline, replay
 from bucketlab.schema.profile import Bucket, Gradient, Module, PlannedBuckets, PredictedPoint, Prediction, Profile
 
-# From this release on an explicit capacity holds for the first bucket too, and a list of capacities can be given.
-_LISTS_SINCE = (2, 13)
 _POINTS = 64
 _FINER_POINTS = 12
 # A layout that wins less than this over the one in force is no reason to change anything.
@@ -353,7 +351,7 @@ class Forecast:
         self, profile: Profile, timeline: Timeline, curve: LinkCurve, slowdown: Slowdown, now: list[Buckets]
     ) -> None:
         self.profile, self.timeline, self.curve, self.slowdown, self.now = profile, timeline, curve, slowdown, now
-        self.lists = _release(profile) >= _LISTS_SINCE
+        self.lists = takes_lists(profile.versions.get("torch", ""))
         self.spread = _spread_of_median(profile)
         self.link_spread = _link_spread(profile)
         self.pace = pace_of(profile)
@@ -368,10 +366,8 @@ class Forecast:
         return cls(profile, timeline, curve, fit_slowdown(timeline, curve, observations(profile, now)), now)
 
     def at(self, cap_mb: float, first_mb: float | None = None) -> PredictedPoint:
-        """With this capacity for every bucket; for the first one too where nothing else is said and torch allows it."""
-        if first_mb is None:
-            first_mb = cap_mb if self.lists else min(cap_mb, DEFAULT_FIRST_BYTES / MIB)
-        return self._point(cap_mb, self.layouts([int(first_mb * MIB), int(cap_mb * MIB)]))
+        """With this capacity for every bucket; for the first one too where nothing else is said, as in DDP."""
+        return self._point(cap_mb, self.layouts([int((first_mb or cap_mb) * MIB), int(cap_mb * MIB)]))
 
     def run(self, layouts: list[Buckets]) -> Replay:
         return replay(self.timeline, layouts, self.curve, self.slowdown)
@@ -409,8 +405,7 @@ class Forecast:
 
     def _add(self, found: dict[tuple[int, ...], PredictedPoint], caps: list[float], digits: int) -> None:
         for cap in sorted({_rounded_up(one, digits) for one in caps}, key=lambda one: (len(f"{one:g}"), one)):
-            first = cap if self.lists else min(cap, DEFAULT_FIRST_BYTES / MIB)
-            layouts = self.layouts([int(first * MIB), int(cap * MIB)])
+            layouts = self.layouts([int(cap * MIB)])
             key = _key(layouts)
             if key not in found:
                 found[key] = self._point(cap, layouts)
@@ -488,11 +483,6 @@ def _scaled(curve: LinkCurve, factor: float) -> LinkCurve:
         latency_ns=round(curve.latency_ns * factor),
         bandwidth_gb_s=curve.bandwidth_gb_s / factor,
     )
-
-
-def _release(profile: Profile) -> tuple[int, ...]:
-    parts = profile.versions.get("torch", "").split("+")[0].split(".")[:2]
-    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else _LISTS_SINCE
 
 
 def _spread_of_median(profile: Profile) -> float:

@@ -22,7 +22,7 @@ from bucketlab.errors import BadInput
 from bucketlab.link.algorithms import ALGORITHMS, RING, Algorithm, Fabric
 from bucketlab.link.curve import Float64s, LinkCurve
 from bucketlab.link.sweep import fabric_of, load_sweep
-from bucketlab.predict.assignment import DEFAULT_FIRST_BYTES, MIB, Buckets
+from bucketlab.predict.assignment import MIB, Buckets
 from bucketlab.predict.forecast import (
     current_layouts,
     curve_in_training,
@@ -451,8 +451,7 @@ def _layouts(profile: Profile, timeline: Timeline) -> list[_Layout]:
     found: dict[tuple[int, ...], _Layout] = {}
     for cap_mb in [_rounded_up(caps_mb[0]), *(float(f"{one:.2g}") for one in caps_mb[1:])]:
         cap_bytes = int(cap_mb * MIB)
-        first_bytes = cap_bytes if _explicit_holds_for_first(profile) else min(cap_bytes, DEFAULT_FIRST_BYTES)
-        buckets = [module.buckets([first_bytes, cap_bytes]) for module in timeline.modules]
+        buckets = [module.buckets([cap_bytes]) for module in timeline.modules]
         key = tuple(len(bucket) for made in buckets for bucket in [*made, []])
         if key not in found:
             found[key] = _layout(cap_mb, buckets, timeline)
@@ -471,12 +470,6 @@ def _layout(cap_mb: float, buckets: list[Buckets], timeline: Timeline) -> _Layou
 
 def _rounded_up(cap_mb: float) -> float:
     return math.ceil(cap_mb * 100) / 100
-
-
-def _explicit_holds_for_first(profile: Profile) -> bool:
-    """Whether a capacity that is given holds for the first bucket too, as it does from torch 2.13 on."""
-    parts = profile.versions.get("torch", "").split("+")[0].split(".")[:2]
-    return not all(part.isdigit() for part in parts) or tuple(map(int, parts)) >= (2, 13)
 
 
 # ---- words ------------------------------------------------------------------------------------------------------

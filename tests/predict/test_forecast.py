@@ -83,15 +83,15 @@ def test_where_communication_is_hidden_the_current_setting_is_the_best():
     assert prediction.best == prediction.current
 
 
-def test_releases_that_keep_a_small_first_bucket_are_predicted_with_it_and_are_given_no_list():
+def test_releases_that_take_no_list_are_given_none_and_an_explicit_capacity_holds_for_the_first_bucket_there_too():
     profile = profiles.thousand_buckets()
     profile.versions["torch"] = "2.12.1+cu128"
     prediction = predicted(profile)
     assert prediction.plan is not None and prediction.plan.bucket_cap_mb_list == []
     sizes = [gradient.bytes for gradient in profile.gradients]
     for point in prediction.points:
-        first_mb = min(1.0, point.bucket_cap_mb)
-        assert len(assign(sizes, [int(first_mb * MIB), int(point.bucket_cap_mb * MIB)])) == point.buckets
+        caps_mb = [one for one in (point.first_bucket_mb, point.bucket_cap_mb) if one is not None]
+        assert len(assign(sizes, [int(cap_mb * MIB) for cap_mb in caps_mb])) == point.buckets
 
 
 def half_width(prediction: Prediction) -> float:

@@ -33,7 +33,7 @@ function presetsOf() {
 function capsOfBest() {
   const { best, current } = prediction;
   const same = current && best.step_ns === current.step_ns && best.bucket_cap_mb === current.bucket_cap_mb;
-  return { caps_bytes: same ? null : capsOf(model, best.bucket_cap_mb), cap_mb: best.bucket_cap_mb };
+  return { caps_bytes: same ? null : capsOf(best.bucket_cap_mb), cap_mb: best.bucket_cap_mb };
 }
 
 function capsOfPlan(plan) {
@@ -87,7 +87,7 @@ window.bucketlab = Object.freeze({
     const run = replayAt(model, { caps_bytes: null, ranks: null, bandwidth: null, ...asked });
     return { ...run, clock: undefined };
   },
-  capsOf: (capMb) => capsOf(model, capMb),
+  capsOf,
   setting: () => ({ ...setting, showing }),
   units,
   /** Where the step's picture has a moment and its buckets: for tests that use the mouse. */

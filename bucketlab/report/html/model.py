@@ -54,7 +54,6 @@ class ReplayModel(msgspec.Struct, kw_only=True):
     curve: CurveModel
     slowed_compute: float
     slowed_communication: float
-    first_follows: bool  # a capacity that is given holds for the first bucket too
     default_caps_bytes: list[int]
 
 
@@ -112,7 +111,6 @@ def replay_model(profile: Profile) -> ReplayModel | None:
         ),
         slowed_compute=slowdown.compute,
         slowed_communication=slowdown.communication,
-        first_follows=forecast.lists,
         default_caps_bytes=[DEFAULT_FIRST_BYTES, DEFAULT_CAP_BYTES],
     )
 

@@ -282,9 +282,7 @@ function curveAt(model, setting) {
   return carriedOver(model.curve, setting.ranks ?? model.curve.ranks, setting.bandwidth ?? 1);
 }
 
-/** Capacities, in bytes, of one number in MiB, as DDP of the profiled release takes it. */
-function capsOf(model, capMb) {
-  const cap = Math.trunc(capMb * 1048576);
-  const first = model.first_follows ? cap : Math.trunc(Math.min(capMb, model.default_caps_bytes[0] / 1048576) * 1048576);
-  return [first, cap];
+/** Capacities, in bytes, of one number in MiB, as DDP takes it: it holds for the first bucket too. */
+function capsOf(capMb) {
+  return [Math.trunc(capMb * 1048576)];
 }

@@ -193,7 +193,7 @@ function knobs() {
   const presets = presetsOf();
   const cap = slider("cap", "Bucket size", 0, STEPS, (at) => {
     const mb = Number(scale.invert(at).toPrecision(3));
-    change({ caps_bytes: capsOf(model, mb), sizes: null, cap_mb: mb, preset: null });
+    change({ caps_bytes: capsOf(mb), sizes: null, cap_mb: mb, preset: null });
   });
   const marks = el("div", { class: "marks", "aria-hidden": "true" }, apart(presets.map((one) => scale(one.cap_mb) / (STEPS / 100))).map((at, index) => el("span", { class: `tone-${presets[index].id}`, title: presets[index].name, style: { left: `${at}%` } }, presets[index].mark)));
   const ranks = RANKS();
@@ -326,7 +326,7 @@ function curveChart(width, points) {
   const across = logarithmic(x.domain, [0, 71]);
   const replayed = elsewhere ? Array.from({ length: 72 }, (_, at) => {
     const mb = across.invert(at);
-    return { mb, ns: replayAt(model, { ...setting, sizes: null, caps_bytes: capsOf(model, mb) }).step_ns };
+    return { mb, ns: replayAt(model, { ...setting, sizes: null, caps_bytes: capsOf(mb) }).step_ns };
   }) : [];
   const run = replayAt(model, setting);
   const presets = elsewhere ? [] : presetsOf().filter((one) => one.id !== "current");
@@ -371,7 +371,7 @@ function curveChart(width, points) {
   hit.addEventListener("click", (event) => {
     const box = c.root.getBoundingClientRect();
     const mb = Number(c.sx.invert(event.clientX - box.left).toPrecision(3));
-    change({ caps_bytes: capsOf(model, mb), sizes: null, cap_mb: mb, preset: null });
+    change({ caps_bytes: capsOf(mb), sizes: null, cap_mb: mb, preset: null });
   });
   c.plot.append(hit);
   return c.root;
