@@ -427,7 +427,7 @@ class Forecast:
 
         A slower link shifts the end by its part of the time since the link last stood idle.
         """
-        last_ns, shift_ns = float(run.end_ns[-1]), self.link_spread * run.last_busy_ns
+        last_ns, shift_ns = float(run.end_ns.max()), self.link_spread * run.last_busy_ns
         own_ns = math.hypot(self.spread, self.error, 1 / self.pace - 1) * run.step_ns
         over_ns = run.step_ns - self.timeline.optimizer_ns
         later_ns = max(over_ns, last_ns + shift_ns) - over_ns

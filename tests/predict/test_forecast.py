@@ -13,6 +13,7 @@ from bucketlab.link.curve import LinkCurve
 from bucketlab.predict import predict, unsayable
 from bucketlab.predict.assignment import MIB, assign
 from bucketlab.predict.forecast import (
+    Forecast,
     Observation,
     current_layouts,
     curve_in_training,
@@ -329,3 +330,19 @@ def test_a_traced_step_tells_slower_compute_from_slower_transfers():
         fitted = fit_slowdown(timeline, curve, observations(profile, now))
         assert fitted.compute == pytest.approx(truth.compute, rel=0.1, abs=0.1)
         assert fitted.communication == pytest.approx(truth.communication, abs=0.1)
+
+
+def test_where_the_last_bucket_overtakes_the_one_before_the_band_counts_from_the_end_of_all():
+    profile = profiles.exposed()
+    assert profile.link is not None
+    profile.link.points, profile.link.concurrency = [], 2
+    large, small = 30 * MIB, MIB
+    profile.gradients = [
+        Gradient(module=0, name=name, bytes=size, dtype="float32", ready_ns=ready_ns)
+        for name, size, ready_ns in (("large", large, 50_000_000), ("small", small, 51_000_000))
+    ]
+    forecast = Forecast.of(profile)
+    forecast.link_spread = 0.1
+    point = forecast.at(1.0)
+    assert point.buckets == 2 and point.low_ns is not None and point.high_ns is not None
+    assert point.step_ns - point.low_ns == pytest.approx(point.high_ns - point.step_ns, rel=0.5)
