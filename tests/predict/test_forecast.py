@@ -341,8 +341,9 @@ def test_where_the_last_bucket_overtakes_the_one_before_the_band_counts_from_the
         Gradient(module=0, name=name, bytes=size, dtype="float32", ready_ns=ready_ns)
         for name, size, ready_ns in (("large", large, 50_000_000), ("small", small, 51_000_000))
     ]
-    forecast = Forecast.of(profile)
-    forecast.link_spread = 0.1
+    timeline = timeline_of(profile)
+    forecast = Forecast(profile, timeline, curve_in_training(profile), Slowdown(), current_layouts(profile, timeline))
+    forecast.link_spread, forecast.error = 0.1, 0.0
     point = forecast.at(1.0)
     assert point.buckets == 2 and point.low_ns is not None and point.high_ns is not None
     assert point.step_ns - point.low_ns == pytest.approx(point.high_ns - point.step_ns, rel=0.5)
