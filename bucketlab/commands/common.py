@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,8 +52,15 @@ def _spellings(name: str) -> list[str]:
 
 
 def job_of(target: tuple[str, ...], own_launcher: bool, options: dict[str, Any]) -> Job:
-    """The job that a command was asked for, from its target and the options of the launch."""
-    given = {name: options[name.replace("-", "_")] for name in TORCHRUN_OPTIONS}
+    """The job that a command was asked for, from its target and the options of the launch.
+
+    What is not given may stand in torchrun's own variables, such as PET_NNODES, which operators set in each pod.
+    """
+    given = {}
+    for name in TORCHRUN_OPTIONS:
+        option = name.replace("-", "_")
+        variable = None if own_launcher else os.environ.get(f"PET_{option.upper()}")
+        given[name] = variable if options[option] is None else options[option]
     flags = tuple(name for name in TORCHRUN_FLAGS if options[name.replace("-", "_")])
     chosen = tuple((name, str(value)) for name, value in given.items() if value is not None)
     return Job(target=target, own_launcher=own_launcher, options=chosen, flags=flags, words=options["words"])
