@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 
 from bucketlab.errors import BadInput
@@ -19,6 +20,10 @@ def serve(logdir: Path, host: str, port: int) -> str:
     Raises:
         BadInput: the address cannot be served at; the port may be taken.
     """
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError as error:
+        raise BadInput(f"cannot serve at {host}: {error.strerror}.") from None
     from tensorboard import default, program  # takes seconds
 
     logging.getLogger("tensorboard").setLevel(logging.WARNING)
@@ -28,8 +33,8 @@ def serve(logdir: Path, host: str, port: int) -> str:
         address: str = server.launch()
     except program.TensorBoardPortInUseError:
         raise BadInput(f"port {port} is taken. Choose another with --port; 0 takes any that is free.") from None
-    except (program.TensorBoardServerException, OSError) as error:  # OSError: a host name that nobody knows
-        raise BadInput(
-            f"cannot serve at {host}: {error.strerror if isinstance(error, OSError) else error.msg}."
-        ) from None
+    except program.TensorBoardServerException as error:
+        raise BadInput(f"cannot serve at {host}: {error.msg}.") from None
+    except SystemExit:  # TensorBoard's own server ends the process where it cannot bind, with a line on stderr
+        raise BadInput(f"cannot serve at {host}, port {port}; the reason is above.") from None
     return address

@@ -14,6 +14,7 @@ from bucketlab.report import units
 from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
 from tests.browser import Browser
+from tests.commands import bucketlab, last_line
 from tests.report import profiles
 from tests.report.html.studies import study_of
 from tests.tensorboard.serving import tensorboard
@@ -106,6 +107,19 @@ def test_a_log_folder_without_runs_says_how_to_make_one(chromium: Browser, tmp_p
         chromium.open(f"{address}/#bucketlab")
         text = str(_in_tab(chromium, "tab.querySelector('#nothing') && tab.body.innerText"))
     assert "bucketlab profile" in text
+
+
+def test_view_prints_its_address_and_says_when_the_port_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    with tensorboard(tmp_path / "traces") as address:
+        port = address.rpartition(":")[2]
+        assert address == f"http://127.0.0.1:{port}"
+        done = bucketlab("view", "--port", port, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert last_line(done) == f"bucketlab: port {port} is taken. Choose another with --port; 0 takes any that is free."
+    done = bucketlab("view", "--host", "no.such.host.invalid", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot serve at no.such.host.invalid" in last_line(done)
 
 
 def test_no_name_in_a_request_leads_out_of_the_log_folder(tmp_path: Path) -> None:
