@@ -16,7 +16,10 @@ from bucketlab.schema.profile import Profile
 from tests.browser import Browser
 from tests.report import profiles
 
-_HOSTILE = "unbroken" * 60 + "two\nlines</script><img src=x onerror=window.hacked=1>[bold]x[/bold]\x1b[31m\u202egnp.exe\u2028 '\"`${1}"
+_HOSTILE = (
+    "unbroken" * 60
+    + "two\nlines</script><img src=x onerror=window.hacked=1>[bold]x[/bold]\x1b[31m\u202egnp.exe\u2028 '\"`${1}"
+)
 
 
 def _open(browser: Browser, a: Profile, b: Profile, folder: Path) -> Comparison:

@@ -260,6 +260,21 @@ def test_an_emulated_link_is_tuned_for_and_the_result_says_emulated(tmp_path: Pa
     assert "ethernet" in result.study
 
 
+def test_several_sweeps_make_one_study_each_in_its_own_space(tmp_path: Path) -> None:
+    for name, high in (("small", 1), ("large", 4)):
+        link = 'kind = "gloo"\nranks = 2\nlatency_us = 100.0\nbandwidth_gb_s = 1.0'
+        search = f"bucket_cap_mb = {{ low = 0.25, high = {high} }}"
+        text = f'name = "{name}"\ndescription = "a space"\n[link]\n{link}\n[search]\n{search}\n'
+        (tmp_path / f"{name}.toml").write_text(text)
+    sweeps = ["--sweep", "small.toml", "--sweep", "large.toml"]
+    command = ["tune", "--json", "--no-prediction", "--trials", "1", *sweeps, PLAIN]
+    done = bucketlab(*command, cwd=tmp_path, environment=LONG)
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = msgspec.json.decode(done.stdout, type=list[Tuning])
+    assert [result.study.split("-")[1] for result in results] == ["small", "large"]
+    assert all(result.finished for result in results)
+
+
 def test_a_link_that_is_not_here_is_named_before_anything_is_launched(tmp_path: Path) -> None:
     done = bucketlab("tune", "--sweep", "nvlink", PLAIN, cwd=tmp_path)
     if done.returncode == 0:
@@ -298,14 +313,17 @@ def test_run_gives_the_setting_to_a_script_that_does_not_know_of_it(tmp_path: Pa
     assert f"trains with {len(result.best.bucket_bytes)} buckets" in done.stderr
 
 
-def test_run_warns_of_other_ranks_and_of_another_model(tmp_path: Path) -> None:
+def test_run_warns_of_other_ranks_of_another_model_and_of_another_link(tmp_path: Path) -> None:
     _result_of_a_faster_setting(tmp_path)
     short = {"STEPS": "20"}
     other_ranks = bucketlab("run", "--nproc-per-node", "3", PLAIN, cwd=tmp_path, environment=short)
     assert other_ranks.returncode == 0, other_ranks.stderr
     assert "3 ranks train here, study by-hand had 2" in other_ranks.stderr
+    path = tmp_path / "sweeps" / "by-hand" / RESULT
+    path.write_text(json.dumps({**json.loads(path.read_text()), "interconnect": "InfiniBand, 2 ranks on 2 hosts"}))
     other_model = bucketlab("run", "--study", "by-hand", SCRIPTS / "gan.py", cwd=tmp_path, environment=short)
     assert "the model has other gradients" in other_model.stderr
+    assert "study by-hand had InfiniBand, 2 ranks on 2 hosts" in other_model.stderr
 
 
 def test_run_without_a_study_says_what_to_do(tmp_path: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import msgspec
 import optuna
 import pytest
 
+from bucketlab.runs import write_json
 from bucketlab.schema.tuning import Launched, Tuning
-from bucketlab.tune.files import load_result
+from bucketlab.tune.files import RESULT, load_result
 from bucketlab.tune.launched import SUFFIX, LaunchRecords
 from tests.commands import SCRIPTS, bucketlab, last_line, start
 from tests.tune.jobs import LONG, kill_all
@@ -147,6 +151,41 @@ def test_run_sets_the_variables(resumed: tuple[Path, Tuning]) -> None:
     assert done.returncode == 0, done.stderr
     assert "pace fast" in done.stdout
     assert "PACE=fast" in last_line(done)
+
+
+def test_run_sets_no_variable_that_chooses_code(resumed: tuple[Path, Tuning]) -> None:
+    folder, result = resumed
+    assert result.environment is not None
+    foreign = msgspec.structs.replace(result.environment, variables={"LD_PRELOAD": "/tmp/x.so"})
+    write_json(_made(folder / "sweeps" / "foreign") / RESULT, msgspec.structs.replace(result, environment=foreign))
+    done = bucketlab("run", "--study", "foreign", PACED, cwd=folder)
+    assert done.returncode == 2
+    assert "LD_PRELOAD, which chooses code" in last_line(done)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_optuna_dashboard_opens_both_studies(resumed: tuple[Path, Tuning]) -> None:
+    dashboard = pytest.importorskip("optuna_dashboard")
+    folder, _ = resumed
+    shown = got(dashboard.wsgi(storage(folder)), "/api/studies")["study_summaries"]
+    assert {one["study_name"] for one in shown} >= {"s", f"s{SUFFIX}"}
+    for one in shown:
+        trials = got(dashboard.wsgi(storage(folder)), f"/api/studies/{one['study_id']}")["trials"]
+        assert any(trial["state"] == "Complete" and trial["values"] for trial in trials)
+
+
+def got(application: Any, path: str) -> Any:
+    """The JSON that a web application answers with."""
+    environment: dict[str, Any] = {"PATH_INFO": path}
+    setup_testing_defaults(environment)
+    status: list[str] = []
+    body = b"".join(application(environment, lambda line, *_: status.append(line)))
+    assert status[0].startswith("200")
+    return json.loads(body)
 
 
 def test_a_variable_that_is_set_already_is_said_to_stay(tmp_path: Path) -> None:
