@@ -258,6 +258,7 @@ class Session:
         parameters = [one for _, one in ddp.named_parameters(module)]
         obstacle = (
             bool(others)
+            or why_not_held_back(module) is not None
             or self._usual_backwards() != 1
             or dist.get_world_size(module.process_group) < self.world_size
             or module.find_unused_parameters
