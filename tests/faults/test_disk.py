@@ -59,6 +59,7 @@ def test_a_disk_without_room_for_the_database_is_said_before_the_launch(tmp_path
     command="tune",
     outcome="exit code 1; the message names the folder and the cause; trials measured before are whole in the database",
 )
+@pytest.mark.long
 def test_a_disk_that_fills_up_while_trials_are_measured_leaves_a_whole_database(tmp_path: Path) -> None:
     with file_system(tmp_path / "small", "size=1m") as small:
         options = ["--trials", "2", "--study", "one", "--out", str(small)]

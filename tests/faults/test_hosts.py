@@ -93,6 +93,7 @@ def test_a_job_outlives_a_network_that_is_gone_for_ten_seconds(tmp_path: Path) -
     command="profile",
     outcome="exit code 1 on both after --timeout, with the stack of each rank; no run is left",
 )
+@pytest.mark.long
 def test_a_network_that_is_gone_for_good_ends_the_job_on_both_hosts(tmp_path: Path) -> None:
     with two_hosts(tmp_path, "--timeout", "6") as jobs:
         for job in jobs:

@@ -87,6 +87,7 @@ def test_a_rank_killed_before_the_first_trial_ends_the_study_at_once(tmp_path: P
     command="tune",
     outcome="exit code 1 after the second launch, with the stack of each rank; what was measured is kept",
 )
+@pytest.mark.long
 def test_a_hang_at_the_same_step_in_two_launches_is_the_scripts(tmp_path: Path) -> None:
     environment = {**LONG, "FAULT": "hangs@90"}
     job = begun("tune", "--timeout", "3", "--trials", "9", FAULTY, cwd=tmp_path, environment=environment)

@@ -69,6 +69,7 @@ def test_a_script_that_trains_in_a_thread_is_ended_after_its_measurement(tmp_pat
     command="profile",
     outcome="those that train are measured, which is noted; the others are stopped with them",
 )
+@pytest.mark.long
 def test_ranks_that_train_are_measured_where_others_do_not(tmp_path: Path) -> None:
     options = ["--nproc-per-node", "3", "--steps", "20"]
     job = begun("profile", *options, SCRIPTS / "ddp_on_some_ranks.py", cwd=tmp_path, environment=LONG)

@@ -29,6 +29,7 @@ PACE = ["fast"]
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(reason_unavailable() is not None, reason=f"no hosts to be had: {reason_unavailable()}")
 def test_two_nodes_with_no_shared_disk_launch_with_the_same_variables(tmp_path: Path) -> None:
     with network(2, mbit_per_s=1000) as hosts:

@@ -116,6 +116,7 @@ def resumed(killed: tuple[Path, list[Launched]]) -> tuple[Path, Tuning]:
     return folder, msgspec.json.decode(done.stdout, type=Tuning)
 
 
+@pytest.mark.long
 def test_after_kill_9_the_search_goes_on_and_ends_with_an_interval(resumed: tuple[Path, Tuning]) -> None:
     folder, result = resumed
     assert load_result(folder / "sweeps" / "s") == result
@@ -129,6 +130,7 @@ def test_after_kill_9_the_search_goes_on_and_ends_with_an_interval(resumed: tupl
     assert sum(one.stage == "race" for one in environment.launches) == 12
 
 
+@pytest.mark.long
 def test_the_whole_result_is_over_the_job_as_it_is_and_says_what_to_export(resumed: tuple[Path, Tuning]) -> None:
     _, result = resumed
     assert result.significant
@@ -137,6 +139,7 @@ def test_the_whole_result_is_over_the_job_as_it_is_and_says_what_to_export(resum
     assert result.how_to_apply.splitlines()[0] == "export PACE=fast"
 
 
+@pytest.mark.long
 def test_each_group_is_a_trial_for_those_who_look_at_the_study(resumed: tuple[Path, Tuning]) -> None:
     folder, _ = resumed
     trials = optuna.load_study(study_name=f"s{SUFFIX}", storage=storage(folder)).trials
@@ -144,6 +147,7 @@ def test_each_group_is_a_trial_for_those_who_look_at_the_study(resumed: tuple[Pa
     assert found == {"fast": "COMPLETE", "none": "FAIL"}
 
 
+@pytest.mark.long
 def test_run_sets_the_variables(resumed: tuple[Path, Tuning]) -> None:
     folder, _ = resumed
     short = {"STEPS": "20"}
@@ -153,6 +157,7 @@ def test_run_sets_the_variables(resumed: tuple[Path, Tuning]) -> None:
     assert "PACE=fast" in last_line(done)
 
 
+@pytest.mark.long
 def test_run_sets_no_variable_that_chooses_code(resumed: tuple[Path, Tuning]) -> None:
     folder, result = resumed
     assert result.environment is not None
@@ -168,6 +173,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_optuna_dashboard_opens_both_studies(resumed: tuple[Path, Tuning]) -> None:
     dashboard = pytest.importorskip("optuna_dashboard")
     folder, _ = resumed
