@@ -83,6 +83,7 @@ def tensor_value(event: Any) -> float:
     return float(make_ndarray(event.tensor_proto))
 
 
+@pytest.mark.long
 def test_the_same_command_after_a_finished_study_begins_another(study: tuple[Path, Tuning]) -> None:
     folder, result = study
     again = tuned("--trials", "4", PLAIN, cwd=folder)

@@ -42,7 +42,7 @@ def check_volumes(topology: Topology, ranks: int, gradient_bytes: int) -> None:
         assert one.received_bytes == pytest.approx(expected, abs=uneven)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_both_are_timed_and_counted_beside_ddp_and_leave_the_weights_as_they_are(ranks: int, tmp_path: Path) -> None:
     measured = tmp_path / "measured"
     measured.mkdir()
