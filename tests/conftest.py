@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -20,3 +21,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         pytest.skip(reason)
     with browser(tmp_path_factory.mktemp("browser") / "profile") as opened:
         yield opened
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts background jobs deaf to Ctrl-C, and their children after them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
