@@ -73,6 +73,7 @@ def _namespace(job: Injection) -> str:
     command="profile",
     outcome="the job waits, goes on and is measured to its end",
 )
+@pytest.mark.long
 def test_a_job_outlives_a_network_that_is_gone_for_ten_seconds(tmp_path: Path) -> None:
     with two_hosts(tmp_path, "--steps", "60") as jobs:
         for job in jobs:

@@ -333,6 +333,7 @@ def test_run_without_a_study_says_what_to_do(tmp_path: Path) -> None:
     assert "bucketlab tune" in done.stderr
 
 
+@pytest.mark.long
 def test_run_tells_of_a_script_that_fails(tmp_path: Path) -> None:
     _result_of_a_faster_setting(tmp_path)
     done = bucketlab("run", "--study", "by-hand", SCRIPTS / "crash_rank1.py", cwd=tmp_path)

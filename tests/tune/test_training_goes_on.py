@@ -18,11 +18,11 @@ SCRIPTS_FOR_BITS = [
     "accumulate_no_sync",
     "grad_scaler",
     "gan",
-    "eval_between_epochs",
+    pytest.param("eval_between_epochs", marks=pytest.mark.long),
     "unused_parameters",
     "static_graph",
-    "own_hook",
-    "embedding_larger_than_cap",
+    pytest.param("own_hook", marks=pytest.mark.long),
+    pytest.param("embedding_larger_than_cap", marks=pytest.mark.long),
 ]
 
 
