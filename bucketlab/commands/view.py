@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -25,6 +27,7 @@ def view(out: Path, host: str, port: int, as_json: bool) -> None:
     from bucketlab.tensorboard.serving import serve
 
     address = serve(out, host, port)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what plugins started is ended too
     if as_json:
         print_json({"address": address})
     else:
@@ -32,3 +35,5 @@ def view(out: Path, host: str, port: int, as_json: bool) -> None:
     sys.stdout.flush()
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
+    for child in multiprocessing.active_children():
+        child.terminate()

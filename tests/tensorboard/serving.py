@@ -24,5 +24,18 @@ def tensorboard(logdir: Path) -> Iterator[str]:
             time.sleep(0.2)
         yield found[0].rstrip("/")
     finally:
+        children = [int(pid) for task in _tasks(process.pid) for pid in (task / "children").read_text().split()]
         process.terminate()
         process.wait(timeout=30)
+    assert not [pid for pid in children if _lives_on(pid)]  # torch-tb-profiler's plugin starts processes
+
+
+def _tasks(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
+
+
+def _lives_on(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return Path(f"/proc/{pid}").exists()
