@@ -28,8 +28,8 @@ T = TypeVar("T")
 def prediction_figures(wanted: Wanted) -> list[Figure]:
     """Mean and worst error over all layouts, and what training with the predicted best costs over the measured one."""
     _need_hosts()
-    rates = prediction._RATES_MBIT if wanted.all_cases else _PREDICTION_RATES_MBIT
-    models = prediction._MODELS if wanted.all_cases else _MODELS
+    rates = prediction.RATES_MBIT if wanted.all_cases else _PREDICTION_RATES_MBIT
+    models = prediction.MODELS if wanted.all_cases else _MODELS
     with tempfile.TemporaryDirectory() as folder:
         prediction.measure(Path(folder), list(rates), list(models))
         cases = _decoded(Path(folder), prediction.Case)
@@ -59,8 +59,8 @@ def prediction_figures_of(cases: Sequence[prediction.Case]) -> list[Figure]:
 def tuning_figures(wanted: Wanted) -> list[Figure]:
     """What a study of 40 trials found and took, over a grid of all layouts and over 40 launches of the script."""
     _need_hosts()
-    rates = tuning._RATES_MBIT if wanted.all_cases else _TUNING_RATES_MBIT
-    models = tuning._MODELS if wanted.all_cases else _MODELS
+    rates = tuning.RATES_MBIT if wanted.all_cases else _TUNING_RATES_MBIT
+    models = tuning.MODELS if wanted.all_cases else _MODELS
     with tempfile.TemporaryDirectory() as folder:
         tuning.measure(Path(folder), list(rates), list(models), predicted=True)
         cases = _decoded(Path(folder), tuning.Case)
@@ -69,10 +69,10 @@ def tuning_figures(wanted: Wanted) -> list[Figure]:
 
 def tuning_figures_of(cases: Sequence[tuning.Case]) -> list[Figure]:
     """Of cases that were measured before, too."""
-    losses = [tuning._loss(case) for case in cases]
+    losses = [tuning.loss(case) for case in cases]
     of = f"{len(cases)} studies" if len(cases) > 1 else "one study"
-    shares = [case.tuning_seconds / (case.launch_seconds * tuning._LAUNCHES) for case in cases]
-    found = [steps for case in cases if (steps := tuning._found_after(case)) is not None]
+    shares = [case.tuning_seconds / (case.launch_seconds * tuning.LAUNCHES) for case in cases]
+    found = [steps for case in cases if (steps := tuning.found_after(case)) is not None]
     figures = [
         Figure(
             name=f"step with the setting found, {of}",
@@ -87,7 +87,7 @@ def tuning_figures_of(cases: Sequence[tuning.Case]) -> list[Figure]:
             value=statistics.median(case.tuning_seconds for case in cases),
             unit="s",
             ratio=statistics.median(shares),
-            over=f"{tuning._LAUNCHES} launches that make as many steps",
+            over=f"{tuning.LAUNCHES} launches that make as many steps",
             samples=len(cases),
         ),
         Figure(

@@ -31,8 +31,8 @@ from bucketlab.predict.forecast import Forecast
 from bucketlab.schema.profile import PredictedPoint, Profile
 
 _ROOT = Path(__file__).parents[1]
-_RATES_MBIT = (500, 1000, 2000, 4000)
-_MODELS = ("transformer", "convnet", "wide")
+RATES_MBIT = (500, 1000, 2000, 4000)
+MODELS = ("transformer", "convnet", "wide")
 _CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0)
 _DEFAULT_MB = (1.0, 25.0)  # what was profiled, first bucket and others: measured again, it tells drift from error
 _TRIED_MB = (*((cap_mb, cap_mb) for cap_mb in _CAPS_MB), _DEFAULT_MB)
@@ -285,8 +285,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["measure", "report", "train"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--mbit-per-s", type=int, nargs="+", default=_RATES_MBIT)
-    parser.add_argument("--models", nargs="+", choices=_MODELS, default=_MODELS)
+    parser.add_argument("--mbit-per-s", type=int, nargs="+", default=RATES_MBIT)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     options = parser.parse_args()
     match options.action:
         case "measure":

@@ -31,14 +31,14 @@ from bucketlab.tune.files import RESULT
 from bucketlab.tune.pairs import interval_of, level_of
 
 _ROOT = Path(__file__).parents[1]
-_RATES_MBIT = (1000, 4000)
-_MODELS = ("transformer", "convnet", "wide")
+RATES_MBIT = (1000, 4000)
+MODELS = ("transformer", "convnet", "wide")
 _TRIALS = 40
 _SETTLING_STEPS, _TIMED_STEPS = 3, 4
 _ALL_ROUNDS, _MOST_ROUNDS = 2, 12
 _NEAR = 0.03  # of the best: layouts that stay after the first rounds
 _TIGHT = 0.005
-_LAUNCHES = 40
+LAUNCHES = 40
 
 
 class Arm(msgspec.Struct, kw_only=True):
@@ -85,7 +85,7 @@ def _run(folder: Path, model: str, rate_mbit: int, predicted: bool) -> None:
         _launch(folder, hosts, lambda host: [*autotune, "--out", str(folder / host)], script)
         tuning = msgspec.json.decode((folder / hosts[0].name / "bench" / RESULT).read_bytes(), type=Tuning)
         found = (folder / hosts[0].name / "bench" / RESULT).stat().st_mtime
-        steps = max(1, tuning.steps // _LAUNCHES)
+        steps = max(1, tuning.steps // LAUNCHES)
         launched = time.time()
         _launch(folder, hosts, lambda host: ["torch.distributed.run"], [*script, "--steps", str(steps)])
         ended = time.time()
@@ -229,7 +229,7 @@ def report(folder: Path) -> None:
         sys.exit(f"{folder} holds no case.json: measure first")
     for case in cases:
         print(_line(case))
-    within = [_loss(case) <= 0.01 for case in cases]
+    within = [loss(case) <= 0.01 for case in cases]
     print(f"within 1 % of the grid's best: {sum(within)} of {len(within)} studies")
 
 
@@ -237,7 +237,7 @@ def _case(folder: Path) -> Case:
     return msgspec.json.decode((folder / "case.json").read_bytes(), type=Case)
 
 
-def _loss(case: Case) -> float:
+def loss(case: Case) -> float:
     """By how much a step takes longer with the setting that the study recommends than with the grid's best."""
     tuning = case.tuning
     chosen = tuning.best if tuning.significant else tuning.baseline
@@ -246,7 +246,7 @@ def _loss(case: Case) -> float:
     return math.expm1(relative[at] - min(relative))
 
 
-def _found_after(case: Case) -> int | None:
+def found_after(case: Case) -> int | None:
     """Training steps until a layout within 1 % of the grid's best was first measured."""
     relative = _relative(case.grid)
     near = [one.bucket_bytes for one, level in zip(case.grid, relative, strict=True) if level <= min(relative) + 0.01]
@@ -263,13 +263,13 @@ def _line(case: Case) -> str:
         if tuning.speedup is None or tuning.ci95 is None
         else (f"{tuning.speedup:+.1%} [{tuning.ci95[0]:+.1%}, {tuning.ci95[1]:+.1%}]")
     )
-    launches = case.launch_seconds * _LAUNCHES
+    launches = case.launch_seconds * LAUNCHES
     return (
         f"{case.model} at {case.mbit_per_s} Mbit/s{'' if case.predicted else ', no prediction'}: "
         f"{'takes' if tuning.significant else 'keeps'} {chosen.bucket_cap_mb or chosen.bucket_cap_mb_list} MiB, "
-        f"measured {speedup}; {_loss(case):.1%} from the best of {len(case.grid)} layouts "
-        f"({rounds[0]} to {rounds[-1]} rounds); such a setting first tried after {_found_after(case)} steps; "
-        f"{tuning.steps} steps, {case.tuning_seconds:.0f} s against {launches:.0f} s of {_LAUNCHES} launches "
+        f"measured {speedup}; {loss(case):.1%} from the best of {len(case.grid)} layouts "
+        f"({rounds[0]} to {rounds[-1]} rounds); such a setting first tried after {found_after(case)} steps; "
+        f"{tuning.steps} steps, {case.tuning_seconds:.0f} s against {launches:.0f} s of {LAUNCHES} launches "
         f"({case.tuning_seconds / launches:.2f}); own work {tuning.own_share or 0:.1%} of the time"
     )
 
@@ -278,8 +278,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["measure", "report", "train"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--mbit-per-s", type=int, nargs="+", default=_RATES_MBIT)
-    parser.add_argument("--models", nargs="+", choices=_MODELS, default=_MODELS)
+    parser.add_argument("--mbit-per-s", type=int, nargs="+", default=RATES_MBIT)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--no-prediction", action="store_true")
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ import msgspec
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch import nodes
 from bucketlab.launch.command import Job
+from bucketlab.launch.scratch import scratch_folder
 from bucketlab.link.detect import find_links
 from bucketlab.link.sweep import Sweep
 from bucketlab.predict.assignment import takes_lists
@@ -121,7 +121,7 @@ def _follow(job: Job, options: TuneOptions, meeting: nodes.Nodes) -> None:
     environment = pinned(options.sweep)
     for variables in meeting.heard():
         say(f"launch on rank 0's word: {in_shell(variables) or 'the environment as it is'}")
-        with tempfile.TemporaryDirectory(prefix="bucketlab-study-") as scratch:
+        with scratch_folder() as scratch:
             task = _task(options, "followed", scratch)
             try:
                 run_study(job, _study(options, task, {**environment, **variables}, options.timeout_seconds))
@@ -133,11 +133,11 @@ def _follow(job: Job, options: TuneOptions, meeting: nodes.Nodes) -> None:
                 say(f"that launch failed: {error}")
 
 
-def _task(options: TuneOptions, study: str, scratch: str) -> TuneTask:
+def _task(options: TuneOptions, study: str, scratch: Path) -> TuneTask:
     return TuneTask(
         study=study,
         storage=f"sqlite:///{scratch}/{DATABASE}",  # for a script that ends before all is measured
-        folder=scratch,
+        folder=str(scratch),
         trials=0,
         steps=options.steps,
         search=search_of(options),
@@ -233,7 +233,7 @@ class _Search:
         one = Launched(stage=planned.stage, rung=planned.rung, variables=planned.variables)
         buckets = self._buckets_of(planned.variables, groups.launched)
         try:
-            with tempfile.TemporaryDirectory(prefix="bucketlab-study-") as scratch:
+            with scratch_folder() as scratch:
                 result = run_study(self.job, self._study(planned.variables, buckets, scratch, groups)).result
         except Interrupted:
             raise
@@ -269,7 +269,7 @@ class _Search:
             return None
         return one.setting.candidate() if one.is_tuned else CURRENT
 
-    def _study(self, variables: Group, buckets: Candidate | None, scratch: str, groups: GroupSearch) -> Study:
+    def _study(self, variables: Group, buckets: Candidate | None, scratch: Path, groups: GroupSearch) -> Study:
         options = self.options
         task = _task(options, self.before.study, scratch)
         if buckets is None:

@@ -232,13 +232,15 @@ def _timed(profile: Profile, now: list[Buckets]) -> Observation:
 def _rehearsed(profile: Profile) -> list[Observation]:
     """Steps with other layouts than the one in force, of one module."""
     timeline = _timeline_alone(profile)
-    found = []
+    if len(timeline.modules) != 1:
+        return []
+    [module], found = timeline.modules, []
     for one in profile.rehearsals:
-        layouts = [module.buckets([one.cap_bytes]) for module in timeline.modules]
-        made = [sum(timeline.modules[0].bytes[at] for at in bucket) for bucket in layouts[0]]
-        if len(layouts) == 1 and made == one.bucket_bytes:
-            step_ns = max(one.compute_ns, one.end_ns) + timeline.optimizer_ns
-            found.append(Observation(layouts, step_ns, one.compute_ns, one.end_ns))
+        buckets = module.buckets([one.cap_bytes])
+        made = [sum(module.bytes[at] for at in bucket) for bucket in buckets]
+        step_ns = max(one.compute_ns, one.end_ns) + timeline.optimizer_ns
+        if made == one.bucket_bytes and step_ns > 0:
+            found.append(Observation([buckets], step_ns, one.compute_ns, one.end_ns))
     return found
 
 

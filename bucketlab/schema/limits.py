@@ -64,8 +64,12 @@ def _what_is_wrong(value: float, where: str, most: int) -> str | None:
 def _wrong_profile(profile: Profile) -> str | None:
     if profile.world_size < 1 or profile.nodes < 1:
         return f"world_size {profile.world_size} on {profile.nodes} nodes is no job"
+    if profile.step is not None and profile.step.median_ns <= 0:
+        return "step.median_ns is no time that a step takes"
     if profile.gradients and not any(one.bytes for one in profile.gradients):
         return "gradients are all empty"
+    if profile.gradients and not profile.modules:
+        return "gradients are of no module"
     modules = range(len(profile.modules))
     owners = [("buckets", one.module) for one in profile.buckets]
     owners += [("gradients", one.module) for one in profile.gradients]

@@ -415,7 +415,9 @@ class Tuner:
             return None
         candidate = self._proposals.next(self._taken())
         if candidate is None:
-            self.notes.append(f"all {self._tried()} ways to form other buckets of these gradients were tried")
+            tried = self._tried()
+            ways = f"all {tried} other ways" if tried > 1 else "the one other way"
+            self.notes.append(f"{ways} to form buckets of these gradients {'were' if tried > 1 else 'was'} tried")
             return None
         record = TrialRecord(
             candidate=candidate,

@@ -13,20 +13,9 @@ import pytest
 
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from tests.commands import ROOT, SCRIPTS
-from tests.tune.jobs import LONG
+from tests.tune.jobs import LONG, paced_sweep
 
-SWEEP = """
-name = "paced"
-description = "a job whose speed is a variable"
-[environment]
-[link]
-kind = "gloo"
-ranks = 2
-latency_us = 100.0
-bandwidth_gb_s = 1.0
-[search.environment]
-PACE = ["fast"]
-"""
+SWEEP = paced_sweep('PACE = ["fast"]')
 
 
 @pytest.mark.long

@@ -9,6 +9,24 @@ from pathlib import Path
 LONG = {"STEPS": "100000"}  # ended by the study
 
 
+def paced_sweep(environment: str) -> str:
+    """A sweep file whose search goes over these variables, for tests/scripts/paced.py."""
+    return f"""
+name = "paced"
+description = "a job whose speed is a variable"
+[environment]
+[link]
+kind = "gloo"
+ranks = 2
+latency_us = 100.0
+bandwidth_gb_s = 1.0
+[search]
+bucket_cap_mb = {{ low = 0.25, high = 4 }}
+[search.environment]
+{environment}
+"""
+
+
 def kill_all(root: int) -> None:
     """The command, torchrun and the ranks at once, as a lost machine would."""
     parents = {}

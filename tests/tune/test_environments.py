@@ -19,24 +19,10 @@ from bucketlab.schema.tuning import Launched, Tuning
 from bucketlab.tune.files import RESULT, load_result
 from bucketlab.tune.launched import SUFFIX, LaunchRecords
 from tests.commands import SCRIPTS, bucketlab, last_line, start
-from tests.tune.jobs import LONG, kill_all
+from tests.tune.jobs import LONG, kill_all, paced_sweep
 
 PACED = SCRIPTS / "paced.py"
-SWEEP = """
-name = "paced"
-description = "a job whose speed is a variable"
-[environment]
-[link]
-kind = "gloo"
-ranks = 2
-latency_us = 100.0
-bandwidth_gb_s = 1.0
-[search]
-bucket_cap_mb = { low = 0.25, high = 4 }
-[search.environment]
-PACE = ["fast", "none"]
-PACE_OF = ["us"]
-"""
+SWEEP = paced_sweep('PACE = ["fast", "none"]\nPACE_OF = ["us"]')
 
 
 @pytest.fixture(scope="module")
