@@ -10,8 +10,8 @@ from typing import NoReturn
 import click
 
 from bucketlab import __version__
-from bucketlab.commands.common import say
 from bucketlab.errors import BucketlabError
+from bucketlab.saying import say
 
 _COMMANDS = ("profile", "tune", "run", "predict", "analyze", "report", "compare", "view", "link", "doctor")
 

@@ -28,13 +28,14 @@ from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import pinned
 from bucketlab.report import units
 from bucketlab.runs import load_profile, write_json
+from bucketlab.saying import say
 from bucketlab.schema.tuning import CURRENT, Candidate, Launched, TunedEnvironment, TunedSetting, Tuning
 from bucketlab.tune.files import DATABASE, RESULT
 from bucketlab.tune.groups import NCCL_SETTINGS, Choices, Group, GroupSearch, Planned, gain_of, least_launches
 from bucketlab.tune.launched import LaunchRecords
 from bucketlab.tune.pairs import speedup_of
 from bucketlab.tune.space import JobFacts, how_to_apply, in_shell
-from bucketlab.tuning import Study, Tuned, TuneOptions, run_study, say, search_of, storage_of
+from bucketlab.tuning import Study, Tuned, TuneOptions, run_study, search_of, storage_of
 from bucketlab.worker.config import TuneTask
 
 _TRIALS = 8  # of buckets, where an environment is launched for the first time

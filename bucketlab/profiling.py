@@ -16,6 +16,7 @@ from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.detect import find_links, what_is_lacking
 from bucketlab.link.sweep import Sweep, environment_on
 from bucketlab.runs import PROFILE, load_profile, reserve_folder
+from bucketlab.saying import say
 from bucketlab.worker.config import Launch, Setting, WorkerConfig
 
 
@@ -151,7 +152,7 @@ def _write_page(folder: Path) -> None:
         write_report(profile, folder, newest_study(profile, results_near(folder.parent)))
         write_scalars(profile, folder)
     except OSError as error:
-        print(f"bucketlab: report.html or TensorBoard's scalars were not written: {error.strerror}.", file=sys.stderr)
+        say(f"report.html or TensorBoard's scalars were not written: {error.strerror}.")
 
 
 def _all_came_to_their_end(outcome: Outcome) -> bool:

@@ -6,7 +6,6 @@ job, and less exact, since the blocks that are compared lie further apart in tim
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, profile
 from bucketlab.report.tuning import progress_line
 from bucketlab.runs import load_profile, write_json
+from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Tuning
 from bucketlab.tune import Block, JobFacts, Tuner
@@ -88,7 +88,7 @@ def tune_by_launches(job: Job, task: TuneTask, options: ProfileOptions) -> Tunin
         )
         try:
             while (block := tuner.next_block()) is not None:
-                print(f"bucketlab: {progress_line(tuner.progress())}", file=sys.stderr)
+                say(progress_line(tuner.progress()))
                 tuner.tell(block, *launches.trained(block))
         finally:
             result = _written(tuner.result(), job, task)

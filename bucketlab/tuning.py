@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
 from bucketlab.runs import load_card, load_profile, newest_runs
+from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Tuning
 from bucketlab.tensorboard.scalars import write_trials
@@ -292,10 +292,6 @@ def _place_of_crash(outcome: Outcome) -> tuple[int, str] | None:
         return steps, "no step"
     codes = [one.exit_code for one in outcome.exits]
     return (steps, f"exit code {codes[0]}") if codes else None
-
-
-def say(line: str) -> None:
-    print(f"bucketlab: {line}", file=sys.stderr)
 
 
 def _note_live(control: Path, lives: list[LiveStudy]) -> None:

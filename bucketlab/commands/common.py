@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from bucketlab.launch.command import TORCHRUN_FLAGS, TORCHRUN_OPTIONS, Job
+from bucketlab.saying import say
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,8 +78,3 @@ def say_all(lines: Sequence[str]) -> None:
     """Each line on stderr."""
     for line in lines:
         say(line)
-
-
-def say(line: str) -> None:
-    """One line on stderr, marked as ours."""
-    print(f"bucketlab: {line}", file=sys.stderr)

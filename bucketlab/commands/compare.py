@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from bucketlab.commands.common import json_option, print_json, runs_option, say
+from bucketlab.commands.common import json_option, print_json, runs_option
+from bucketlab.saying import say
 
 
 @click.command()

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from bucketlab.commands.common import LaunchCommand, job_of, json_option, launch_options, print_json, say
+from bucketlab.commands.common import LaunchCommand, job_of, json_option, launch_options, print_json
 from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.saying import say
 
 
 @click.command(cls=LaunchCommand, context_settings={"allow_interspersed_args": False})

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from bucketlab.commands.common import LaunchCommand, job_of, launch_options, runs_option, say
+from bucketlab.commands.common import LaunchCommand, job_of, launch_options, runs_option
 from bucketlab.errors import BadInput
+from bucketlab.saying import say
 
 
 @click.command(cls=LaunchCommand, context_settings={"allow_interspersed_args": False})

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from bucketlab.commands.common import LaunchCommand, job_of, launch_options, print_json, say, say_all
+from bucketlab.commands.common import LaunchCommand, job_of, launch_options, print_json, say_all
 from bucketlab.commands.studies import show_study, study_of, study_options
 from bucketlab.errors import BadInput
 from bucketlab.launch.command import HIDDEN, TORCHRUN_OPTIONS, Job
+from bucketlab.saying import say
 
 
 @click.command(cls=LaunchCommand, context_settings={"allow_interspersed_args": False})

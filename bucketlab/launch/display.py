@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from bucketlab.saying import say
 from bucketlab.worker.progress import PHASES, Progress
 
 _LINE_SECONDS = 20.0
@@ -89,7 +90,7 @@ class _Lines:
         from bucketlab.report.tuning import progress_line
 
         self._told_at = time.monotonic()
-        print(f"bucketlab: {progress_line(live.progress)}", file=sys.stderr, flush=True)
+        say(progress_line(live.progress))
 
 
 class _Bar:

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bucketlab.link.measured import path_name
+from bucketlab.saying import say
 from bucketlab.schema.tuning import CURRENT, JobIdentity
 from bucketlab.tune.space import identity_of
 from bucketlab.worker import ddp
@@ -37,7 +38,7 @@ class ApplySession(Session):
         self.modules = self.observer.trained_modules()
         built = InPlace(self.modules).bucket_bytes()
         for line in self._what_differs(built):
-            print(f"bucketlab: {line}", file=sys.stderr)
+            say(line)
         if self.setting.candidate == CURRENT:
             print(
                 f"bucketlab: trains with the script's own buckets, than which study {self.setting.study} found nothing "

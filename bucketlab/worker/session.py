@@ -14,7 +14,6 @@ import os
 import platform
 import socket
 import statistics
-import sys
 import time
 import traceback
 from collections import Counter
@@ -36,6 +35,7 @@ from bucketlab.link.nccl_log import check_link, explain, logs_of_process, what_w
 from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.predict.assignment import assign
 from bucketlab.runs import write_run
+from bucketlab.saying import say
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Gradient, LinkPoint, Module, Profile
 from bucketlab.schema.rank import RankReport, RehearsedSteps, RunFacts, TimedStep, TopologySteps
@@ -423,7 +423,7 @@ class Session:
             self.exchange.give_up()
         self._note_failure(error)
         if self.config.keep_running:  # the launch tells of it when the script ends, which may be days away
-            print(f"bucketlab: {self.observer.failure} The script trains on.", file=sys.stderr)
+            say(f"{self.observer.failure} The script trains on.")
 
     def _note_failure(self, error: Exception) -> None:
         if isinstance(error, OSError) and error.errno is not None:

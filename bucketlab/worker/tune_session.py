@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from bucketlab.errors import BadInput, BucketlabError, WorkFailed
 from bucketlab.link.sweep import curve_of
 from bucketlab.runs import PROFILE, load_profile, write_json
+from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune import Block, JobFacts, Tuner
@@ -270,7 +270,7 @@ class TuneSession(Session):
         write_json(Path(self.task.folder) / RESULT, result)
         if self.config.keep_running and result.finished:
             what = result.how_to_apply if result.significant else "the script's own buckets: nothing was surely faster"
-            print(f"bucketlab: tuned after {result.steps} steps, trains on with {what}", file=sys.stderr)
+            say(f"tuned after {result.steps} steps, trains on with {what}")
 
     def _with_facts(self, result: Tuning) -> Tuning:
         return msgspec.structs.replace(
