@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -24,14 +24,19 @@ def tensorboard(logdir: Path) -> Iterator[str]:
             time.sleep(0.2)
         yield found[0].rstrip("/")
     finally:
-        children = [int(pid) for task in _tasks(process.pid) for pid in (task / "children").read_text().split()]
+        children = _children(process.pid)
         process.terminate()
         process.wait(timeout=30)
     assert not [pid for pid in children if _lives_on(pid)]  # torch-tb-profiler's plugin starts processes
 
 
-def _tasks(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/task").iterdir())
+def _children(pid: int) -> list[int]:
+    children = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # TensorBoard answers each request in a thread, which may be gone by now.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children += [int(child) for child in (task / "children").read_text().split()]
+    return children
 
 
 def _lives_on(pid: int) -> bool:

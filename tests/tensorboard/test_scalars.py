@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -118,9 +121,22 @@ def test_tensorboard_lists_trials_with_their_settings_and_metrics(tmp_path: Path
         request = urllib.request.Request(
             f"{address}/data/plugin/hparams/experiment", data=b"{}", headers={"Content-Type": "application/json"}
         )
-        experiment = json.loads(urllib.request.urlopen(request, timeout=60).read())
+        deadline = time.monotonic() + 90
+        # TensorBoard serves before it has read the folder: until then there is no experiment, or an empty one.
+        while not (experiment := _answer(request)).get("hparamInfos"):
+            assert time.monotonic() < deadline, experiment
+            time.sleep(0.2)
     assert {one["name"] for one in experiment["hparamInfos"]} >= {"bucket_cap_mb", "buckets"}
     assert any(one["name"]["tag"] == "measured/median step ms" for one in experiment["metricInfos"])
+
+
+def _answer(request: urllib.request.Request) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        return {"error": str(error)}
+    return found
 
 
 def test_writing_scalars_imports_no_torch() -> None:
