@@ -23,7 +23,9 @@ from rich.text import Text
 from bucketlab.analysis import advice
 from bucketlab.report import timeline, topologies, units
 from bucketlab.report.link import doubt_of_fit
+from bucketlab.report.parts import REST, WHAT_REST_IS, parts_of
 from bucketlab.schema.profile import (
+    Breakdown,
     Bucket,
     Link,
     LinkPoint,
@@ -54,6 +56,13 @@ SLOWED_BY_PROFILER_SHARE = 0.10
 # In less than this, two names lose the layer they belong to; one name in all the room keeps it.
 LEAST_NAME_CELLS = 18
 _INDENT = 2
+_STYLE_OF_PART = {
+    "compute": "cyan",
+    "overlap": "green",
+    "exposed": "red",
+    "copies": "cyan",
+    "idle": "magenta",
+}
 
 T = TypeVar("T")
 
@@ -215,28 +224,33 @@ def _breakdown(profile: Profile, page: _Page) -> _Section | None:
     breakdown = profile.breakdown
     if breakdown is None:
         return None
-    rows = [
-        ("compute", breakdown.compute_ns, "cyan"),
-        ("communication", breakdown.communication_ns, ""),
-        ("  overlap (hidden)", breakdown.overlap_ns, "green"),
-        ("  exposed", breakdown.exposed_ns, "red"),
-        ("copies", breakdown.memory_ns, "cyan"),
-        ("idle", breakdown.idle_ns, "magenta"),
-        ("input", breakdown.input_ns, "magenta"),
-    ]
+    parts = parts_of(breakdown)
     table = page.table("", "ms", "of step", "")
     table.columns[0].justify = table.columns[-1].justify = "left"
     cells = min(50, page.width - 40)
-    rows = [row for row in rows if row[1] or row[0] != "copies"]
-    for (name, ns, style), time in zip(rows, units.milliseconds_alike([ns for _, ns, _ in rows]), strict=True):
-        bar = ("#" if page.ascii_only else "█") * _cells_of(ns, breakdown.wall_ns, cells)
-        table.add_row(name, time, units.share(ns, breakdown.wall_ns), Text(bar, style))
+    times = units.milliseconds_alike([*(one.ns for one in parts), breakdown.wall_ns])
+    for part, time in zip(parts, times, strict=False):
+        bar = ("#" if page.ascii_only else "█") * _cells_of(part.ns, breakdown.wall_ns, cells)
+        table.add_row(part.name, time, part.per_cent, Text(bar, _STYLE_OF_PART.get(part.tone, "")))
+    table.add_row("step", times[-1], "100.0 %", style="dim")
     ranks = units.counted(sum(rank.breakdown is not None for rank in profile.ranks) or 1, "rank")
-    body: list[RenderableType] = [table]
+    body: list[RenderableType] = [table, Text(within_the_parts(breakdown))]
+    if any(one.name == REST for one in parts):
+        body.append(Text(WHAT_REST_IS, "dim"))
     if (slowed := slowed_by_profiler(profile)) is not None:
         body.append(Text(slowed, "magenta"))
     traced = units.duration(breakdown.wall_ns)
     return _Section("Where a step goes", f"measured in traced steps of {traced}, medians over {ranks}", body)
+
+
+def within_the_parts(breakdown: Breakdown) -> str:
+    """Figures that are no parts of their own: what counts the overlap too, and the wait for input, in one sentence."""
+    compute, communication, waiting = (
+        f"{units.duration(ns)} ({units.share(ns, breakdown.wall_ns)})"
+        for ns in (breakdown.compute_ns, breakdown.communication_ns, breakdown.input_ns)
+    )
+    said = f"With the overlap, compute takes {compute} and communication {communication}"
+    return f"{said}; waiting for input, idle or not, {waiting}." if breakdown.input_ns else f"{said}."
 
 
 def _cells_of(ns: int, whole_ns: int, cells: int) -> int:

@@ -1,6 +1,7 @@
 """The report of a profile: what a reader must find on it, whatever is missing, on any terminal."""
 
 import io
+import re
 from pathlib import Path
 
 import msgspec
@@ -65,19 +66,39 @@ def test_the_spread_of_the_step_time_is_there_with_how_many_steps():
     assert "median 195 ms, p10 193 ms, p90 199 ms; 40 steps, 2 excluded" in _report(profiles.exposed())
 
 
+def _parts_on(report):
+    """Name -> ms and per cent as printed, of the table of a step's parts."""
+    lines = _section(report, "Where a step goes")
+    rows = [re.match(r"  (\S[^-\d]*?)\s+(-?[\d,.]+)\s+(-?[\d.]+) %", line) for line in lines]
+    return {row[1]: (float(row[2].replace(",", "")), float(row[3])) for row in rows if row}
+
+
 def test_every_part_of_the_step_is_there_in_ms_and_as_a_share():
-    rows = {" ".join(line.split()[:-3]): line for line in _section(_report(profiles.exposed()), "Where a step goes")}
-    for name, ms, per_cent in [
-        ("compute", "153.0", "77 %"),
-        ("communication", "133.2", "67 %"),
-        ("overlap (hidden)", "88.2", "44 %"),
-        ("exposed", "45.1", "23 %"),
-        ("idle", "1.0", "0.5 %"),
-        ("input", "1.0", "0.5 %"),
-    ]:
-        line = next(line for key, line in rows.items() if key.startswith(name))
-        assert ms in line
-        assert per_cent in line
+    assert _parts_on(_report(profiles.exposed())) == {
+        "compute alone": (64.8, 32.6),
+        "overlap (hidden)": (88.2, 44.3),
+        "exposed": (45.1, 22.6),
+        "idle": (1.0, 0.5),
+        "step": (199.1, 100.0),
+    }
+
+
+def test_what_counts_the_overlap_too_is_told_apart_from_the_parts():
+    said = _words("\n".join(_section(_report(profiles.exposed()), "Where a step goes")))
+    assert "With the overlap, compute takes 153 ms (77 %) and communication 133 ms (67 %)" in said
+    assert "waiting for input, idle or not, 1.00 ms (0.5 %)" in said
+
+
+@pytest.mark.parametrize("make", profiles.EVERY)
+def test_the_parts_of_a_step_add_up_to_it(make):
+    parts = _parts_on(_report(make()))
+    if not parts:
+        assert make().breakdown is None
+        return
+    whole_ms, whole_per_cent = parts.pop("step")
+    assert whole_per_cent == 100.0
+    assert round(sum(share for _, share in parts.values()), 1) == 100.0
+    assert abs(sum(ms for ms, _ in parts.values()) - whole_ms) <= 0.05 * (len(parts) + 1) + 1e-9
 
 
 def test_traced_steps_are_compared_with_the_untraced_ones_just_before_them():

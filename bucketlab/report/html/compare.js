@@ -32,9 +32,9 @@ function stepsSection() {
   const broken = sides.filter(([, side]) => side.breakdown);
   const scenes = sides.map(([letter, side]) => [letter, side, measuredSceneOf(side)]).filter(([, , scene]) => scene.buckets.length);
   if (!broken.length && !scenes.length) return null;
-  const longest = Math.max(...broken.map(([, side]) => side.breakdown.wall_ns), 1);
-  const bars = broken.map(([letter, side]) => el("div", { class: "versus" }, el("b", { class: `letter side-${letter}` }, letter), el("div", { class: "track" }, stackedBar(partsOf(side.breakdown), side.breakdown.wall_ns, longest)), el("span", { class: "value" }, units.duration(side.breakdown.wall_ns))));
-  const legend = new Map(broken.flatMap(([, side]) => partsOf(side.breakdown)).map(([name, , tone]) => [name, tone]));
+  const longest = Math.max(...broken.map(([, side]) => lengthOf(side.parts)));
+  const bars = broken.map(([letter, side]) => el("div", { class: "versus" }, el("b", { class: `letter side-${letter}` }, letter), el("div", { class: "track" }, stackedBar(side.parts, longest)), el("span", { class: "value" }, units.duration(side.breakdown.wall_ns))));
+  const legend = new Map(broken.flatMap(([, side]) => side.parts).map((one) => [one.name, one.tone]));
   return section(
     "steps",
     "Where a step goes",

@@ -13,6 +13,7 @@ from bucketlab import __version__
 from bucketlab.report import units
 from bucketlab.report.compare import figure_cells
 from bucketlab.report.html.page import Page, Phase, assemble, phases_of, thinned, write_page
+from bucketlab.report.parts import Part, parts_of
 from bucketlab.schema.comparison import Comparison
 from bucketlab.schema.profile import Breakdown, Bucket, PredictedPoint, Prediction, Profile, StepTime
 
@@ -31,6 +32,7 @@ class Side(msgspec.Struct, kw_only=True):
     current_cap_mb: float | None  # of the largest module
     step: StepTime | None
     breakdown: Breakdown | None
+    parts: list[Part]  # of the breakdown
     buckets: list[Bucket]
     phases: list[Phase]
     points: list[PredictedPoint]  # by rising capacity
@@ -51,6 +53,7 @@ class Side(msgspec.Struct, kw_only=True):
             current_cap_mb=largest.bucket_cap_mb if largest else None,
             step=thinned(profile.step),
             breakdown=profile.breakdown,
+            parts=parts_of(profile.breakdown) if profile.breakdown else [],
             buckets=profile.buckets,
             phases=phases_of(profile),
             points=prediction.points if prediction else [],

@@ -28,8 +28,10 @@ from bucketlab.report import profile as terminal
 from bucketlab.report import timeline, units
 from bucketlab.report import tuning as tuned
 from bucketlab.report.html.model import ReplayModel, Scaling, replay_model, scaling
+from bucketlab.report.link import doubt_of_fit
+from bucketlab.report.parts import REST, WHAT_REST_IS, Part, parts_of
 from bucketlab.runs import load_card
-from bucketlab.schema.profile import Profile, StepTime
+from bucketlab.schema.profile import Breakdown, Profile, StepTime
 from bucketlab.schema.tuning import TunedTrial, Tuning
 
 REPORT = "report.html"
@@ -80,6 +82,8 @@ class Texts(msgspec.Struct, kw_only=True):
 
     headline: str
     job: str
+    parts: str  # what of the step's parts counts twice, and what the rest is
+    doubt_of_fit: str
     spread: str
     slowed: str
     prediction: str
@@ -92,6 +96,7 @@ class PageData(msgspec.Struct, kw_only=True):
 
     version: str
     profile: Profile
+    parts: list[Part]  # of a traced step
     phases: list[Phase]
     model: ReplayModel | None
     scaling: Scaling | None
@@ -195,6 +200,7 @@ def _data(profile: Profile, folder: Path, tuning: Tuning | None) -> PageData:
     return PageData(
         version=__version__,
         profile=msgspec.structs.replace(profile, step=thinned(profile.step)),
+        parts=parts_of(profile.breakdown) if profile.breakdown else [],
         phases=phases_of(profile),
         model=replay_model(profile),
         scaling=scaling(profile),
@@ -290,6 +296,8 @@ def _texts(profile: Profile, folder: Path) -> Texts:
     slowed = terminal.slowed_by_profiler(profile)
     return Texts(
         headline=terminal.headline(profile).plain,
+        parts=_of_parts(profile.breakdown) if profile.breakdown else "",
+        doubt_of_fit=(doubt_of_fit(profile.link) or "") if profile.link else "",
         job=units.shown(terminal.job(profile)),
         spread=terminal.spread_of(profile.step, profile.kind) if profile.step else "",
         slowed=slowed or "",
@@ -297,6 +305,11 @@ def _texts(profile: Profile, folder: Path) -> Texts:
         largest_model=terminal.largest_model(profile.memory) if profile.memory else "",
         terminal=_terminal(profile, folder),
     )
+
+
+def _of_parts(breakdown: Breakdown) -> str:
+    said = terminal.within_the_parts(breakdown)
+    return f"{said} {WHAT_REST_IS}" if any(one.name == REST for one in parts_of(breakdown)) else said
 
 
 def _terminal(profile: Profile, folder: Path) -> str:

@@ -1,21 +1,15 @@
 // What pages of one run and of two draw alike: the parts of a step, its measured timeline, what is said of a bucket.
 
-/** [name, ns, tone] of all that a traced step consists of. */
-function partsOf(b) {
-  return [
-    ["compute alone", Math.max(0, b.compute_ns - b.overlap_ns), "compute"],
-    ["compute and communication: hidden", b.overlap_ns, "overlap"],
-    ["exposed communication", b.exposed_ns, "exposed"],
-    ["copies", b.memory_ns, "copies"],
-    ["idle", b.idle_ns, "idle"],
-  ].filter(([, ns]) => ns > 0);
-}
+const perCentOf = (part) => `${(part.tenths / 10).toFixed(1)} %`;
 
-/** Parts side by side; `whole`: the length that they are shares of, `of`: that the bar's own width stands for. */
-function stackedBar(parts, whole, of = null) {
-  const total = Math.max(1, parts.reduce((sum, [, ns]) => sum + ns, 0));
-  const pieces = parts.map(([name, ns, tone]) => el("div", { class: `fill-${tone} ${tone}`, title: `${name}: ${units.duration(ns)}, ${units.share(ns, whole)}`, style: { flex: `${ns} 1 0` } }, el("span", {}, units.duration(ns))));
-  return el("div", { class: "bar", role: "img", "aria-label": parts.map(([name, ns]) => `${name} ${units.share(ns, whole)}`).join(", "), style: of ? { width: `${(100 * total) / of}%` } : {} }, pieces);
+/** Of what can be drawn: the rest may be less than nothing. */
+const lengthOf = (parts) => Math.max(1, parts.reduce((sum, one) => sum + Math.max(0, one.ns), 0));
+
+/** Parts of a step side by side; `of`: the length that the bar's own width stands for. */
+function stackedBar(parts, of = null) {
+  const drawn = parts.filter((one) => one.ns > 0);
+  const pieces = drawn.map((one) => el("div", { class: `fill-${one.tone} ${one.tone}`, title: `${one.name}: ${units.duration(one.ns)}, ${perCentOf(one)}`, style: { flex: `${one.ns} 1 0` } }, el("span", {}, units.duration(one.ns))));
+  return el("div", { class: "bar", role: "img", "aria-label": parts.map((one) => `${one.name} ${perCentOf(one)}`).join(", "), style: of ? { width: `${(100 * lengthOf(parts)) / of}%` } : {} }, pieces);
 }
 
 /** In the head of a bucket: module and index where there are several modules. */

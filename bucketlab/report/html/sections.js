@@ -36,13 +36,13 @@ function tiles(step, b) {
 }
 
 function breakdownBar(b) {
-  const parts = partsOf(b);
+  const { parts } = data;
   return el(
     "div",
     {},
-    stackedBar(parts, b.wall_ns),
-    el("div", { class: "legend" }, parts.map(([name, ns, tone]) => el("span", {}, el("i", { class: `fill-${tone}` }), `${name} `, el("b", {}, units.duration(ns)), ` ${units.share(ns, b.wall_ns)}`)), dim(`one traced step of ${units.duration(b.wall_ns)}, medians${profile.ranks.length > 1 ? " over ranks" : ""}`)),
-    data.texts.slowed ? el("p", { class: "dim small" }, data.texts.slowed) : null,
+    stackedBar(parts),
+    el("div", { class: "legend" }, parts.map((one) => el("span", {}, el("i", { class: `fill-${one.tone}` }), `${one.name} `, el("b", {}, units.duration(one.ns)), ` ${perCentOf(one)}`)), dim(`one traced step of ${units.duration(b.wall_ns)}, medians${profile.ranks.length > 1 ? " over ranks" : ""}`)),
+    el("p", { class: "dim small" }, data.texts.parts, data.texts.slowed ? ` ${data.texts.slowed}` : ""),
   );
 }
 
@@ -392,6 +392,7 @@ function linkSection() {
     drawn ? drawn.holder : null,
     el("div", { class: "legend" }, el("span", {}, el("i", { class: "dot-now" }), "one at a time, p10 to p90"), link.points.some((one) => one.in_flight > 1) ? el("span", {}, el("i", { class: "dot-pair" }), "two in flight") : null, el("span", {}, el("i", { class: "dash fit" }), "fit")),
     el("p", { class: "small" }, `${link.what}, ${link.dtype}: `, el("b", {}, `${units.duration(link.latency_ns)} + bytes / ${units.rate(link.bandwidth_gb_s)}`), ` (fit, rms error ${units.share(link.residual, 1)}); ${link.concurrency === 1 ? "one all-reduce" : `${link.concurrency} all-reduces`} at a time. Bus bandwidth is algorithm bandwidth × 2(n-1)/n, as nccl-tests has it.`),
+    data.texts.doubt_of_fit ? el("p", { class: "small warning" }, data.texts.doubt_of_fit) : null,
     link.used ? el("p", { class: "small" }, `used, by its own log: ${link.used}`) : null,
     el("details", {}, el("summary", {}, "Points as a table"), table(["all-reduce of", "in flight", "time", "95 % interval", "algbw GB/s", "busbw GB/s"], rows)),
   );
