@@ -149,7 +149,7 @@ def _write_page(folder: Path) -> None:
 
     try:
         profile = load_profile(folder)
-        write_report(profile, folder, newest_study(profile, results_near(folder.parent)))
+        write_report(profile, folder, *newest_study(profile, results_near(folder.parent)))
         write_scalars(profile, folder)
     except OSError as error:
         say(f"report.html or TensorBoard's scalars were not written: {error.strerror}.")

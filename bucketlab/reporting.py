@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,15 +11,19 @@ from pathlib import Path
 import msgspec
 
 from bucketlab.errors import BadInput
+from bucketlab.link.curve import LinkCurve
+from bucketlab.report import units
 from bucketlab.report.html import REPORT, write_report
 from bucketlab.runs import PROFILE, find_run, load_profile
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis
-from bucketlab.schema.profile import Breakdown, Bucket, Profile, RankSummary
+from bucketlab.schema.profile import Breakdown, Bucket, Link, Profile, RankSummary
 from bucketlab.schema.tuning import Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
 from bucketlab.tune.space import identity_of
 
 STUDIES = Path("sweeps")
+# Links of neighbouring speeds differ by a factor of two or more; measured twice, one on a busy host by up to 1.6.
+_OTHER_PACE = 1.7
 
 
 class Made(msgspec.Struct, kw_only=True):
@@ -47,7 +52,7 @@ def make_report(run: str | None, out: Path, study: str | None, perfetto: bool) -
     else:
         folder = find_run(run, out)
         profile = load_profile(folder)
-        page = write_report(profile, folder, _study_of(profile, study, folder.parent))
+        page = write_report(profile, folder, *_study_of(profile, study, folder.parent))
     written: list[str] = []
     if perfetto:
         from bucketlab.report.perfetto import write_perfetto
@@ -64,13 +69,16 @@ def _traces_only(run: str | None, out: Path) -> Path | None:
     return None if (path / PROFILE).is_file() else path
 
 
-def _study_of(profile: Profile, study: str | None, out: Path) -> Tuning | None:
+def _study_of(profile: Profile, study: str | None, out: Path) -> tuple[Tuning | None, str]:
+    """As `newest_study`; one that is asked for is drawn whatever its link was."""
     if study is None:
         return newest_study(profile, results_near(out))
-    found = load_result(find_result(study, STUDIES))
+    folder = find_result(study, STUDIES)
+    found = load_result(folder)
     if not _same_job(found, profile):
         raise BadInput(f"the study {study} is of another job than {profile.run}: other gradients or ranks.")
-    return found
+    another = another_link(found, folder, profile)
+    return found, f"Study {found.study} was measured on another link than this run: {another}." if another else ""
 
 
 def results_near(out: Path) -> list[Path]:
@@ -78,20 +86,55 @@ def results_near(out: Path) -> list[Path]:
     return [path for top in {STUDIES.resolve(), (out.resolve().parent / STUDIES)} for path in top.glob(f"*/{RESULT}")]
 
 
-def newest_study(profile: Profile, results: Iterable[Path]) -> Tuning | None:
-    """The newest readable result of a study of the job that was profiled, on such a link; None where there is none."""
+def newest_study(profile: Profile, results: Iterable[Path]) -> tuple[Tuning | None, str]:
+    """The newest readable result of a study of the job that was profiled, on such a link; None where there is none.
+
+    Also a sentence on the newest study of the job that was passed over for its link; empty where none was.
+    """
+    passed_over = ""
     for path in sorted(results, key=lambda one: one.stat().st_mtime, reverse=True):
         with contextlib.suppress(BadInput):
             found = load_result(path.parent)
-            if _same_job(found, profile) and _same_link(found, profile):
-                return found
-    return None
+            if not _same_job(found, profile):
+                continue
+            another = another_link(found, path.parent, profile)
+            if not another:
+                return found, passed_over
+            passed_over = passed_over or (
+                f"Trials of study {found.study} are not drawn: it was measured on another link, {another}. "
+                f"`--study {shlex.quote(str(path.parent))}` draws them all the same."
+            )
+    return None, passed_over
 
 
-def _same_link(tuning: Tuning, profile: Profile) -> bool:
-    """As far as the two say what it was: not how fast."""
-    what = profile.link.what if profile.link else ""
-    return not (tuning.interconnect and what) or tuning.interconnect == what
+def another_link(tuning: Tuning, folder: Path, profile: Profile) -> str:
+    """What the study's link was, where it was another than the run's; empty where it was not, as far as they tell.
+
+    Args:
+        tuning: the study.
+        folder: the study's, which holds what its first launch measured of the job.
+        profile: of the run.
+    """
+    link = profile.link
+    if link is None:
+        return ""
+    if tuning.interconnect and link.what and tuning.interconnect != link.what:
+        return f"{tuning.interconnect} and not {link.what}"
+    theirs = _link_in(folder)
+    sizes = [size for module in profile.modules for size in module.bucket_bytes]
+    if theirs is None or not sizes:
+        return ""
+    then_ns, now_ns = (float(LinkCurve.of(one).time_ns(sizes).sum()) for one in (theirs, link))
+    if max(then_ns, now_ns) < _OTHER_PACE * min(then_ns, now_ns):
+        return ""
+    return f"where all-reduces of this run's buckets take {units.duration(then_ns)} and not {units.duration(now_ns)}"
+
+
+def _link_in(folder: Path) -> Link | None:
+    try:
+        return load_profile(folder).link
+    except BadInput:
+        return None
 
 
 def _same_job(tuning: Tuning, profile: Profile) -> bool:

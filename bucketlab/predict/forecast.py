@@ -263,14 +263,22 @@ def _notes(profile: Profile, timeline: Timeline, now: list[Buckets]) -> list[str
                 f"DDP built {len(module.bucket_bytes)} buckets for {module.name}, its rule gives {len(expected)}: "
                 "the prediction is for those of the rule"
             )
-        if module.communication_hook is not None:
-            notes.append(f"predicted for plain all-reduces, not for the script's hook {module.communication_hook}")
     busier = 1 / pace_of(profile) - 1
     if busier > _BUSIER:
         notes.append(
             f"compute took {100 * busier:.0f} % longer while communication was held back than in timed steps: "
             "something else used the machine, and bands are wide for it"
         )
+    return [*notes, *simplifications(profile)]
+
+
+def simplifications(profile: Profile) -> list[str]:
+    """What any prediction for this job leaves out, on whatever link and ranks; one line each."""
+    notes = [
+        f"predicted for plain all-reduces, not for the script's hook {module.communication_hook}"
+        for module in profile.modules
+        if module.communication_hook is not None
+    ]
     if len(profile.modules) > 1:
         notes.append("predicted as if all modules shared one backward pass")
     traced = profile.breakdown

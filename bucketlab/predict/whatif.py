@@ -28,6 +28,7 @@ from bucketlab.predict.forecast import (
     curve_in_training,
     fit_slowdown,
     observations,
+    simplifications,
     timeline_of,
     unsayable,
 )
@@ -516,7 +517,10 @@ def _overtakings(rows: list[Row]) -> list[str]:
 
 
 def _notes(profile: Profile, question: Question, rows: list[Row], slowdown: Slowdown) -> list[str]:
-    notes = ["compute is one rank's, as profiled and with its batch: more ranks train on more samples in a step"]
+    notes = [
+        "compute is one rank's, as profiled and with its batch: more ranks train on more samples in a step",
+        *simplifications(profile),
+    ]
     if question.fabric is None:
         notes.append("latency and bandwidth of one hop are what a ring of the measured ranks would need")
         if profile.nodes == 1 and any(row.nodes > 1 for row in rows):

@@ -25,7 +25,7 @@ def print_prediction(prediction: Prediction, run: str, console: Console) -> None
     console.print(_sentence(prediction), highlight=False, markup=False)
     console.print(_table(prediction, console.options.ascii_only))
     for line in prediction.notes:
-        console.print(f"Note: {line}.", highlight=False, markup=False)
+        console.print(f"Note: {units.shown(line, console.encoding)}.", highlight=False, markup=False)
 
 
 def _sentence(prediction: Prediction) -> str:

@@ -543,6 +543,7 @@ def _prediction(profile: Profile, page: _Page) -> _Section | None:
             if prediction.current is not None and all(one is not None for one in bounds):
                 table.add_row(label, *map(Text, units.milliseconds_alike(bounds), styles))
         body.append(table)
+    body += [page.data(f"Note: {line}.", "dim") for line in prediction.notes]
     return _Section("Other bucket sizes", "predicted from ready times and the link, not measured", body)
 
 

@@ -30,7 +30,7 @@ _SEVERAL = "*"
 
 
 def print_whatif(answer: WhatIf, console: Console) -> None:
-    """Print an answer. It is ASCII but for the link's name."""
+    """Print an answer. It is ASCII but for names: the link's, and a communication hook's."""
     width = min(max(console.width, _LEAST_COLUMNS), _MOST_COLUMNS)
     _line(console, Text.assemble((f"What if: {units.shown(answer.link, console.encoding)}", "bold"), "  predicted"))
     for line in textwrap.wrap(_basis(answer), width):
@@ -49,7 +49,8 @@ def print_whatif(answer: WhatIf, console: Console) -> None:
             _line(console, Text())
             _line(console, Text.assemble((title, "bold"), "  predicted"))
         for paragraph in lines:
-            for line in textwrap.wrap(paragraph, width, initial_indent="  ", subsequent_indent="    "):
+            said = units.shown(paragraph, console.encoding)
+            for line in textwrap.wrap(said, width, initial_indent="  ", subsequent_indent="    "):
                 _line(console, Text(line))
 
 

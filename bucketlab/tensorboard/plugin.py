@@ -122,8 +122,8 @@ class BucketLabPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return _text(request, found)
         try:
             profile = load_profile(found)
-            study = newest_study(profile, [*self._found().results, *results_near(Path(self._logdir))])
-            return _page(request, render(profile, found, study))
+            study, remark = newest_study(profile, [*self._found().results, *results_near(Path(self._logdir))])
+            return _page(request, render(profile, found, study, remark))
         except BucketlabError as error:
             return _text(request, str(error))
 

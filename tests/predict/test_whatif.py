@@ -39,6 +39,18 @@ def one_rank_with_everything_timed() -> Profile:
     return msgspec.structs.replace(profiles.exposed(), world_size=1, link=None)
 
 
+def test_what_every_prediction_leaves_out_is_said_of_what_ifs_too() -> None:
+    profile = profiles.two_modules()
+    profile.modules[1].communication_hook = "powerSGD_hook"
+    predicted = predict(profile)
+    assert predicted is not None
+    for question in ({}, {"fabric": SLOW, "ranks": [64]}, {"algorithms": list(ALGORITHMS)}):
+        notes = answer_to(profile, **question).notes
+        assert "predicted as if all modules shared one backward pass" in notes
+        assert "predicted for plain all-reduces, not for the script's hook powerSGD_hook" in notes
+        assert set(notes) & set(predicted.notes) == set(notes) - set(answer_to(profiles.exposed(), **question).notes)
+
+
 # ---- agreement --------------------------------------------------------------------------------------------------
 
 

@@ -115,6 +115,25 @@ def thousand_buckets(**changes: Any) -> Profile:
     return _make([(f"layers.{i}.weight", MIB) for i in reversed(range(1000))], cap_mb=1, bandwidth_gb_s=9.0, **changes)
 
 
+def two_modules(second_cap_mb: float = 4.0, **changes: Any) -> Profile:
+    """A GPT whose last layers are a DDP module of their own, with another capacity; buckets are those of one alone."""
+    made = exposed()
+    [whole], half = made.modules, len(made.gradients) // 2
+    made.gradients = [msgspec.structs.replace(one, module=at // half % 2) for at, one in enumerate(made.gradients)]
+    made.modules = [
+        msgspec.structs.replace(whole, parameters=whole.parameters * 3 // 4),
+        msgspec.structs.replace(
+            whole,
+            name="Head",
+            parameters=whole.parameters // 4,
+            bucket_cap_mb=second_cap_mb,
+            first_bucket_mb=second_cap_mb,
+            is_default=False,
+        ),
+    ]
+    return msgspec.structs.replace(made, **changes)
+
+
 def nothing() -> Profile:
     """The script ended before anything was measured."""
     return msgspec.structs.replace(

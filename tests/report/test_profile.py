@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bucketlab.analysis.advice import advise
+from bucketlab.predict import predict
 from bucketlab.report.profile import LEAST_COLUMNS, MOST_BUCKET_ROWS, MOST_COLUMNS, print_profile
 from tests.report import profiles
 
@@ -377,3 +378,10 @@ def test_commands_and_paths_can_be_copied_whole():
 def test_without_a_trace_no_command_for_tensorboard_is_given():
     assert "tensorboard --logdir traces" in _report(profiles.exposed())
     assert "tensorboard" not in _report(profiles.exposed(breakdown=None))
+
+
+def test_what_the_prediction_leaves_out_stands_beside_it():
+    profile = profiles.two_modules()
+    profile.prediction = predict(profile)
+    section = _words("\n".join(_section(_report(profile), "Other bucket sizes")))
+    assert "Note: predicted as if all modules shared one backward pass." in section

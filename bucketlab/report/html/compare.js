@@ -132,7 +132,14 @@ function curvesSection() {
     return c.root;
   });
   const kinds = [...new Set(comparison.kind)].join(" and ");
-  return section("curves", "Step time against bucket size", chip("predicted"), drawn.holder, el("div", { class: "legend" }, curved.map(([letter]) => el("span", {}, el("i", { class: `thin side-${letter}` }), `${letter}: predicted, with its band`)), el("span", {}, `○ ${kinds} with the setting in force, p10 to p90`), el("span", {}, "★ best")));
+  return section("curves", "Step time against bucket size", chip("predicted"), drawn.holder, el("div", { class: "legend" }, curved.map(([letter]) => el("span", {}, el("i", { class: `thin side-${letter}` }), `${letter}: predicted, with its band`)), el("span", {}, `○ ${kinds} with the setting in force, p10 to p90`), el("span", {}, "★ best")), predictionNotes(curved));
+}
+
+/** What the curves leave out, and of which run; once where it holds for both. */
+function predictionNotes(curved) {
+  const letters = new Map();
+  for (const [letter, side] of curved) for (const note of side.prediction_notes) letters.set(note, [...(letters.get(note) || []), letter]);
+  return letters.size ? el("ul", { class: "plain small dim" }, [...letters].map(([note, whose]) => el("li", {}, `${whose.join(" and ")}: ${note}`))) : null;
 }
 
 // ---- figures and buckets ------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class Side(msgspec.Struct, kw_only=True):
     points: list[PredictedPoint]  # by rising capacity
     best: PredictedPoint | None
     floor_ns: int | None
+    prediction_notes: list[str]
 
     @classmethod
     def of(cls, profile: Profile) -> Side:
@@ -59,6 +60,7 @@ class Side(msgspec.Struct, kw_only=True):
             points=prediction.points if prediction else [],
             best=prediction.best if prediction else None,
             floor_ns=prediction.floor_ns if prediction else None,
+            prediction_notes=prediction.notes if prediction else [],
         )
 
 

@@ -87,6 +87,7 @@ class Texts(msgspec.Struct, kw_only=True):
     spread: str
     slowed: str
     prediction: str
+    studies: str
     largest_model: str
     terminal: str
 
@@ -114,14 +115,16 @@ class Page:
     script_sha256: str  # base64
 
 
-def write_report(profile: Profile, folder: Path, tuning: Tuning | None = None, path: Path | None = None) -> Path:
+def write_report(
+    profile: Profile, folder: Path, tuning: Tuning | None = None, remark: str = "", path: Path | None = None
+) -> Path:
     """Writes the page into the run's folder, or to `path`: a whole file or none.
 
     Raises:
         OSError: it cannot be written.
     """
     path = path or folder / REPORT
-    write_page(render(profile, folder, tuning), path)
+    write_page(render(profile, folder, tuning, remark), path)
     return path
 
 
@@ -135,15 +138,16 @@ def write_page(page: Page, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def render(profile: Profile, folder: Path, tuning: Tuning | None = None) -> Page:
+def render(profile: Profile, folder: Path, tuning: Tuning | None = None, remark: str = "") -> Page:
     """The page of one run.
 
     Args:
         profile: any of its optional parts may be None or empty; the page then says that it is not there.
         folder: the run's, as the user would type it: it stands in the commands.
         tuning: a study of the same job, whose trials are drawn beside the prediction.
+        remark: on studies of the job: why trials are not drawn, or what to know of them.
     """
-    return assemble(_data(profile, folder, tuning), profile.run)
+    return assemble(_data(profile, folder, tuning, remark), profile.run)
 
 
 def assemble(data: msgspec.Struct, title: str, scripts: Sequence[str] = _SCRIPTS) -> Page:
@@ -195,7 +199,7 @@ def _asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _data(profile: Profile, folder: Path, tuning: Tuning | None) -> PageData:
+def _data(profile: Profile, folder: Path, tuning: Tuning | None, remark: str) -> PageData:
     profile = _predicted_as_replayed(profile)
     return PageData(
         version=__version__,
@@ -205,7 +209,7 @@ def _data(profile: Profile, folder: Path, tuning: Tuning | None) -> PageData:
         model=replay_model(profile),
         scaling=scaling(profile),
         study=_study(tuning) if tuning else None,
-        texts=_texts(profile, folder),
+        texts=_texts(profile, folder, remark),
         commands=_commands(profile, folder),
         predict=f"bucketlab predict {_pasted(folder)}",
     )
@@ -292,7 +296,7 @@ def _median_interval(samples: Sequence[int]) -> tuple[int, int]:
     return ordered[low], ordered[high]
 
 
-def _texts(profile: Profile, folder: Path) -> Texts:
+def _texts(profile: Profile, folder: Path, remark: str) -> Texts:
     slowed = terminal.slowed_by_profiler(profile)
     return Texts(
         headline=terminal.headline(profile).plain,
@@ -302,6 +306,7 @@ def _texts(profile: Profile, folder: Path) -> Texts:
         spread=terminal.spread_of(profile.step, profile.kind) if profile.step else "",
         slowed=slowed or "",
         prediction=terminal.prediction_sentence(profile, profile.prediction).plain if profile.prediction else "",
+        studies=units.shown(remark),
         largest_model=terminal.largest_model(profile.memory) if profile.memory else "",
         terminal=_terminal(profile, folder),
     )

@@ -82,6 +82,7 @@ function stepSection() {
     el("div", { class: "legend" }, timelineLegend(noun, model !== null)),
     selected,
     el("details", {}, el("summary", {}, `${noun === "bucket" ? "Buckets" : "Collectives"} as a table`), buckets),
+    model && !hasCurve() ? predictionNotes() : null,
     profile.modules.length ? el("details", {}, el("summary", {}, "The setting in force"), profile.modules.map(aboutModule)) : null,
   );
 }
@@ -273,11 +274,15 @@ function animate(input, button) {
 
 // ---- the curve ------------------------------------------------------------------------------------------------
 
+const curvePoints = () => (prediction ? prediction.points.filter((one) => one.first_bucket_mb === null && !one.bucket_cap_mb_list.length) : []);
+const hasCurve = () => model !== null && curvePoints().length > 1;
+
+/** What predictions leave out. */
+const predictionNotes = () => (prediction && prediction.notes.length ? el("ul", { class: "plain small dim" }, prediction.notes.map((one) => el("li", {}, one))) : null);
+
 function curveSection() {
-  if (!prediction || !model) return null;
-  const points = prediction.points.filter((one) => one.first_bucket_mb === null && !one.bucket_cap_mb_list.length);
-  if (points.length < 2) return null;
-  const drawn = responsive((width) => curveChart(width, points));
+  if (!hasCurve()) return null;
+  const drawn = responsive((width) => curveChart(width, curvePoints()));
   followers.push(drawn.redraw);
   const legendOf = [el("span", {}, el("i", { class: "thin fill-curve" }), "predicted, with the band in which nine of ten measured medians should lie")];
   const other = el("span", {}, el("i", { class: "dash other" }), "replayed with the ranks and the bandwidth of the sliders");
@@ -293,7 +298,8 @@ function curveSection() {
     el("div", { class: "legend" }, legendOf, profile.step ? el("span", {}, el("i", { class: "dot-now" }), `${kindOfRun()} with the setting in force, p10 to p90`) : null),
     el("p", { class: "small" }, data.texts.prediction),
     study ? aboutStudy(study) : null,
-    prediction.notes.length ? el("ul", { class: "plain small dim" }, prediction.notes.map((one) => el("li", {}, one))) : null,
+    data.texts.studies ? el("p", { class: "small warning" }, prose(data.texts.studies)) : null,
+    predictionNotes(),
   );
 }
 

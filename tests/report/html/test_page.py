@@ -284,3 +284,40 @@ def test_all_that_the_terminal_says_is_on_the_page(chromium: Browser, tmp_path: 
     page = chromium.evaluate("document.getElementById('page').innerText")
     for line in ("a note", "memory: no reason", "Look at rank 2.", "rank 2 is late in 8 of 8 steps"):
         assert line in page
+
+
+def test_a_poor_fit_of_the_link_is_doubted_as_on_the_terminal(chromium: Browser, tmp_path: Path) -> None:
+    doubt = "Trust the times of each size"
+    for residual, doubted in ((0.03, False), (0.4, True)):
+        profile = profiles.exposed()
+        assert profile.link is not None
+        profile.link = msgspec.structs.replace(profile.link, residual=residual)
+        _open(chromium, profile, tmp_path)
+        assert (doubt in chromium.evaluate("document.querySelector('#link').innerText")) is doubted
+
+
+def _one_layout() -> Profile:
+    """Two modules of one parameter each: whatever the capacity, their buckets are the same."""
+    made = profiles.two_modules()
+    made.gradients = [next(one for one in made.gradients if one.module == number) for number in range(2)]
+    return made
+
+
+@pytest.mark.parametrize(("make", "place"), [(profiles.two_modules, "#curve"), (_one_layout, "#step")])
+def test_what_predictions_leave_out_is_on_the_page_with_a_curve_and_without(
+    chromium: Browser, tmp_path: Path, make: Callable[[], Profile], place: str
+) -> None:
+    _open(chromium, _with_prediction(make()), tmp_path)
+    note = "predicted as if all modules shared one backward pass"
+    assert note in chromium.evaluate(f"document.querySelector('{place}').innerText")
+    assert note in chromium.evaluate("document.querySelector('#ways').textContent")
+
+
+def test_the_parts_of_the_step_on_the_page_add_up_to_it(chromium: Browser, tmp_path: Path) -> None:
+    profile = profiles.exposed()
+    assert profile.breakdown is not None
+    profile.breakdown = msgspec.structs.replace(profile.breakdown, idle_ns=9_000_000)  # as medians may have it
+    _open(chromium, profile, tmp_path)
+    legend = chromium.evaluate("document.querySelector('#answer .legend').innerText")
+    assert "rest" in legend
+    assert round(sum(float(one) for one in re.findall(r"(-?[\d.]+) %", legend)), 1) == 100.0

@@ -23,6 +23,7 @@ from bucketlab.analysis.files import analyze_paths
 from bucketlab.predict import predict
 from bucketlab.report.perfetto import _Tracks
 from bucketlab.report.tuning import print_tuning
+from bucketlab.reporting import newest_study
 from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import JobIdentity
@@ -100,13 +101,65 @@ def test_a_study_is_found_beside_the_folder_of_runs_from_wherever_the_command_ru
     assert _data(tmp_path / "job" / "traces" / "one" / "report.html")["study"]["name"] == "train"
 
 
-def test_a_study_on_another_link_is_left_out(tmp_path: Path) -> None:
+def _study_beside(profile: Profile, folder: Path, slower: float = 1.0, **changes: Any) -> None:
+    """A study of the job with what its first launch measured, all-reduces included."""
+    folder.mkdir(parents=True)
+    write_json(folder / "result.json", study_of(profile, **changes))
+    assert profile.link is not None
+    points = [
+        msgspec.structs.replace(
+            one, **{name: round(slower * getattr(one, name)) for name in ("ns", "p10_ns", "p90_ns")}
+        )
+        for one in profile.link.points
+    ]
+    write_json(
+        folder / "profile.json",
+        msgspec.structs.replace(profile, link=msgspec.structs.replace(profile.link, points=points)),
+    )
+
+
+def test_a_study_on_another_link_is_left_out_and_said_to_be(tmp_path: Path) -> None:
     profile = _saved(tmp_path / "traces" / "one", profiles.exposed())
-    (tmp_path / "sweeps" / "train").mkdir(parents=True)
-    study = study_of(profile, interconnect="gloo, 2 ranks within one host")
-    write_json(tmp_path / "sweeps" / "train" / "result.json", study)
+    _study_beside(profile, tmp_path / "sweeps" / "train", interconnect="gloo, 2 ranks within one host")
     assert bucketlab("report", cwd=tmp_path).returncode == 0
-    assert _data(tmp_path / "traces" / "one" / "report.html")["study"] is None
+    data = _data(tmp_path / "traces" / "one" / "report.html")
+    assert data["study"] is None
+    assert "gloo, 2 ranks within one host and not nccl over NVLink" in data["texts"]["studies"]
+
+
+@pytest.mark.parametrize(("slower", "drawn"), [(4.0, False), (0.25, False), (2.0, False), (1.4, True), (1.0, True)])
+def test_a_study_is_drawn_where_its_link_was_about_as_fast(tmp_path: Path, slower: float, drawn: bool) -> None:
+    profile = _saved(tmp_path / "traces" / "one", profiles.exposed())
+    _study_beside(profile, tmp_path / "sweeps" / "train", slower)
+    study, remark = newest_study(profile, [tmp_path / "sweeps" / "train" / "result.json"])
+    assert (study is not None) is drawn
+    assert ("Trials of study train are not drawn" in remark) is not drawn
+
+
+def test_an_older_study_on_the_same_link_is_drawn_and_the_newer_one_said_to_be_left_out(tmp_path: Path) -> None:
+    profile = _saved(tmp_path / "traces" / "one", profiles.exposed())
+    for name, slower, written in (("older", 1.0, 1000), ("newer", 4.0, 2000)):
+        _study_beside(profile, tmp_path / name, slower, study=name)
+        os.utime(tmp_path / name / "result.json", (written, written))
+    study, remark = newest_study(profile, [tmp_path / name / "result.json" for name in ("older", "newer")])
+    assert study is not None and study.study == "older"
+    assert "Trials of study newer are not drawn" in remark
+
+
+def test_a_study_that_is_asked_for_is_drawn_with_a_word_on_its_link(chromium: Browser, tmp_path: Path) -> None:
+    profile = _saved(tmp_path / "traces" / "one", profiles.exposed())
+    _study_beside(profile, tmp_path / "sweeps" / "train", slower=4.0)
+    page = tmp_path / "traces" / "one" / "report.html"
+    shown = "document.querySelector('#curve').innerText"
+    trials = "document.querySelectorAll('#curve circle.trial').length"
+    assert bucketlab("report", cwd=tmp_path).returncode == 0
+    chromium.open(page.as_uri())
+    assert "Trials of study train are not drawn: it was measured on another link" in chromium.evaluate(shown)
+    assert chromium.evaluate(trials) == 0
+    assert bucketlab("report", "--study", "train", cwd=tmp_path).returncode == 0
+    chromium.open(page.as_uri())
+    assert "Study train was measured on another link than this run" in chromium.evaluate(shown)
+    assert chromium.wait_for(trials) == 2
 
 
 def test_the_sliders_command_prints_the_figures_of_the_page(chromium: Browser, tmp_path: Path) -> None:
