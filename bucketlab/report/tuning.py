@@ -137,9 +137,8 @@ def _interval(result: Tuning) -> str:
 
 def basis(result: Tuning) -> str:
     """What the answer rests on."""
-    current = "DDP's default" if result.current_is_default else _named(result.baseline.candidate())
     parts = [
-        f"{result.kind} against {current}",
+        f"{result.kind} against {_current(result)}",
         units.counted(result.job.world_size, "rank"),
         result.interconnect,
         units.counted(sum(not trial.is_current for trial in result.trials), "trial"),
@@ -147,6 +146,13 @@ def basis(result: Tuning) -> str:
         f"{units.counted(result.steps, 'step')} {_where_spent(result)}",
     ]
     return "; ".join([", ".join(part for part in parts if part), result.reason])
+
+
+def _current(result: Tuning) -> str:
+    """The script's own setting, of every module where they differ."""
+    if result.current_is_default:
+        return "DDP's default"
+    return result.current_by_module or _named(result.baseline.candidate())
 
 
 def _race(result: Tuning) -> str:

@@ -158,6 +158,7 @@ class Tuning(msgspec.Struct, kw_only=True):
     best: TunedSetting  # of all that is not the current setting, the best in the final race; step_ns: see `speedup`
     baseline: TunedSetting  # the script's own setting; step_ns: median over the final race
     current_is_default: bool
+    current_by_module: str = ""  # the script's own capacities in words, where its modules have different ones
     speedup: float | None  # median over the race's rounds; best.step_ns is baseline.step_ns / (1 + speedup)
     ci95: tuple[float, float] | None  # bootstrap over rounds; holds for all finalists at once
     significant: bool  # the interval lies above zero. If not, the answer is: keep your setting

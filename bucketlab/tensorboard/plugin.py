@@ -22,8 +22,8 @@ from werkzeug.wrappers import Request, Response
 
 from bucketlab.errors import BucketlabError
 from bucketlab.report import units
+from bucketlab.report.settings import capacities_in_force
 from bucketlab.runs import PROFILE, load_profile
-from bucketlab.schema.profile import Profile
 from bucketlab.tune.files import RESULT
 
 if TYPE_CHECKING:
@@ -185,20 +185,11 @@ def _row(name: str, folder: Path) -> RunRow:
         script=profile.script,
         kind=profile.kind,
         world_size=profile.world_size,
-        setting=_setting(profile),
+        setting=capacities_in_force(profile.modules),
         step=units.duration(profile.step.median_ns if profile.step else None),
         exposed=units.duration(breakdown.exposed_ns if breakdown else None),
         overlap_ratio=units.share(breakdown.overlap_ratio if breakdown else None, 1),
     )
-
-
-def _setting(profile: Profile) -> str:
-    if not profile.modules:
-        return ""
-    module = max(profile.modules, key=lambda one: one.parameters)
-    if module.bucket_cap_mb_list:
-        return f"list of {len(module.bucket_cap_mb_list)}"
-    return f"{module.bucket_cap_mb:g} MiB" + (" (default)" if module.is_default else "")
 
 
 def _app(serve: Callable[[Request], Response]) -> _App:

@@ -17,6 +17,7 @@ from bucketlab.link.sweep import Search
 from bucketlab.predict.assignment import MIB
 from bucketlab.predict.forecast import timeline_of
 from bucketlab.predict.replay import ModuleGradients
+from bucketlab.report.settings import capacities_in_force, differs_by_module
 from bucketlab.schema.profile import Prediction, Profile
 from bucketlab.schema.tuning import (
     CURRENT,
@@ -57,6 +58,7 @@ class JobFacts:
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
     prediction: Prediction | None = None
+    current_by_module: str = ""  # in words, where modules have different capacities
 
     @classmethod
     def of(cls, profile: Profile, lists: bool, kind: Literal["measured", "emulated"] = "measured") -> JobFacts:
@@ -73,6 +75,7 @@ class JobFacts:
                 bucket_cap_mb_list=tuple(largest.bucket_cap_mb_list),
             ),
             current_is_default=all(module.is_default for module in profile.modules),
+            current_by_module=capacities_in_force(profile.modules) if differs_by_module(profile.modules) else "",
             current_bucket_bytes=tuple(size for module in profile.modules for size in module.bucket_bytes),
             world_size=profile.world_size,
             interconnect=profile.link.what if profile.link else "",

@@ -683,6 +683,7 @@ class Tuner:
             best=best,
             baseline=baseline,
             current_is_default=self.job.current_is_default,
+            current_by_module=self.job.current_by_module,
             speedup=None if gain is None else speedup_of(gain),
             ci95=None if interval is None else (speedup_of(interval[0]), speedup_of(interval[1])),
             significant=significant,

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from bucketlab.link.sweep import Search
 from bucketlab.report.tuning import print_tuning, progress_line
 from bucketlab.schema.tuning import (
     Candidate,
@@ -17,7 +18,9 @@ from bucketlab.schema.tuning import (
     TunedTrial,
     Tuning,
 )
-from bucketlab.tune import Progress
+from bucketlab.tune import Progress, Tuner
+from bucketlab.tune.space import JobFacts
+from tests.report import profiles
 
 MIB = 2**20
 MS = 1_000_000
@@ -203,3 +206,14 @@ def test_variables_that_gain_nothing_sure_are_not_recommended() -> None:
     text = " ".join(printed(result(environment=none)).split())
     assert text.startswith("bucket_cap_mb=48: +12.0 %")
     assert "Keep the environment as it is: NCCL_ALGO=Tree, the best, makes +0.4 %" in text
+
+
+def test_a_script_whose_modules_have_different_capacities_has_all_of_them_named() -> None:
+    job = JobFacts.of(profiles.two_modules(second_cap_mb=4), lists=True)
+    assert job.current_by_module == "25 MiB, DDP's default (0 GPT); 4 MiB (1 Head)"
+    tuner = Tuner(job, Search(), None, "two")
+    text = " ".join(printed(tuner.result(), width=200).split())
+    tuner.close()
+    assert f"measured against {job.current_by_module}, 2 ranks" in text
+    alike = JobFacts.of(profiles.exposed(), lists=True)
+    assert alike.current_by_module == ""

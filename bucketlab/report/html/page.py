@@ -30,6 +30,7 @@ from bucketlab.report import tuning as tuned
 from bucketlab.report.html.model import ReplayModel, Scaling, replay_model, scaling
 from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, Part, parts_of
+from bucketlab.report.settings import capacities_in_force, differs_by_module
 from bucketlab.runs import load_card
 from bucketlab.schema.profile import Breakdown, Profile, StepTime
 from bucketlab.schema.tuning import TunedTrial, Tuning
@@ -88,6 +89,7 @@ class Texts(msgspec.Struct, kw_only=True):
     slowed: str
     prediction: str
     studies: str
+    in_force: str  # capacities, where modules have different ones
     largest_model: str
     terminal: str
 
@@ -307,6 +309,7 @@ def _texts(profile: Profile, folder: Path, remark: str) -> Texts:
         slowed=slowed or "",
         prediction=terminal.prediction_sentence(profile, profile.prediction).plain if profile.prediction else "",
         studies=units.shown(remark),
+        in_force=units.shown(capacities_in_force(profile.modules)) if differs_by_module(profile.modules) else "",
         largest_model=terminal.largest_model(profile.memory) if profile.memory else "",
         terminal=_terminal(profile, folder),
     )

@@ -202,14 +202,14 @@ function knobs() {
   const byRanks = slider("ranks", "Ranks", 0, ranks.length - 1, (at) => change({ ranks: at === asMeasured ? null : ranks[at] }));
   const speed = logarithmic([1 / 64, 64], [-60, 60]);
   const bandwidth = slider("bandwidth", "Bandwidth", -60, 60, (at) => change({ bandwidth: at === 0 ? null : Number(speed.invert(at).toPrecision(3)) }));
-  const buttons = presets.map((one) => el("button", { type: "button", "data-preset": one.id, onclick: () => change({ caps_bytes: one.caps_bytes, sizes: one.sizes || null, cap_mb: one.cap_mb, preset: one.id }) }, el("span", { class: `tone-${one.id}` }, one.mark), " ", el("b", {}, one.name), ` ${one.id === "planned" ? units.counted(one.sizes.length, "bucket") : units.capacity(one.cap_mb)}, ${units.duration(one.step_ns)}`));
+  const buttons = presets.map((one) => el("button", { type: "button", "data-preset": one.id, onclick: () => change({ caps_bytes: one.caps_bytes, sizes: one.sizes || null, cap_mb: one.cap_mb, preset: one.id }) }, el("span", { class: `tone-${one.id}` }, one.mark), " ", el("b", {}, one.name), ` ${presetSize(one)}, ${units.duration(one.step_ns)}`));
   const sweep = el("button", { type: "button", id: "sweep", title: "moves the slider from the smallest to the largest bucket" }, "▶ Sweep");
   sweep.addEventListener("click", () => animate(cap.input, sweep));
   const reset = el("button", { type: "button", onclick: () => change({ caps_bytes: null, sizes: null, cap_mb: currentCapMb(), preset: "current", ranks: null, bandwidth: null }) }, "Reset");
   followers.push(() => {
     const count = setting.ranks ?? model.curve.ranks;
     const factor = setting.bandwidth ?? 1;
-    const said = { default: "25 MiB, first 1 MiB", current: units.capacity(setting.cap_mb), planned: setting.sizes ? units.counted(setting.sizes.length, "bucket") : "" }[setting.preset] || units.capacity(setting.cap_mb);
+    const said = { default: "25 MiB, first 1 MiB", current: data.texts.in_force ? "as in force" : units.capacity(setting.cap_mb), planned: setting.sizes ? units.counted(setting.sizes.length, "bucket") : "" }[setting.preset] || units.capacity(setting.cap_mb);
     cap.sync(Math.round(scale(setting.cap_mb)), said);
     byRanks.sync(ranks.indexOf(count), grouped(count) + (setting.ranks === null ? " (measured)" : ""));
     bandwidth.sync(Math.round(speed(factor)), `${units.rate(model.curve.bandwidth_gb_s * factor)}${factor === 1 ? " (measured)" : `, × ${factor}`}`);
@@ -224,6 +224,11 @@ function knobs() {
     asked.replaceChildren(dim("the same in the terminal"), el("code", {}, command), copyButton(command));
   });
   return el("div", {}, el("div", { class: "knobs" }, el("div", {}, cap.root, marks), byRanks.root, bandwidth.root), el("div", { class: "presets" }, buttons, sweep, reset), asked);
+}
+
+function presetSize(one) {
+  if (one.id === "planned") return units.counted(one.sizes.length, "bucket");
+  return (one.id === "current" && data.texts.in_force) || units.capacity(one.cap_mb);
 }
 
 /** Places in per cent, moved right where two would cover each other. */

@@ -321,3 +321,11 @@ def test_the_parts_of_the_step_on_the_page_add_up_to_it(chromium: Browser, tmp_p
     legend = chromium.evaluate("document.querySelector('#answer .legend').innerText")
     assert "rest" in legend
     assert round(sum(float(one) for one in re.findall(r"(-?[\d.]+) %", legend)), 1) == 100.0
+
+
+def test_the_setting_in_force_names_the_capacity_of_every_module(chromium: Browser, tmp_path: Path) -> None:
+    _open(chromium, _with_prediction(profiles.two_modules(second_cap_mb=4)), tmp_path)
+    preset = chromium.evaluate("document.querySelector('[data-preset=current]').textContent")
+    assert "25 MiB, DDP's default (0 GPT); 4 MiB (1 Head)" in preset
+    _open(chromium, _with_prediction(profiles.exposed()), tmp_path)
+    assert "In force 25 MiB, " in chromium.evaluate("document.querySelector('[data-preset=current]').textContent")
