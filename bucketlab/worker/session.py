@@ -147,7 +147,7 @@ class Session:
             self.complete = True
             held_back = self._agree_on_more_held_back_steps()
             rehearsed = _steps_to_rehearse(held_back) if held_back and self._can_rehearse() else 0
-            with self._phase("more timing", more + held_back + rehearsed * len(_REHEARSED_PARTS)):
+            with self._phase("more timing", max(0, more) + self._steps_held_back(held_back, rehearsed)):
                 yield from self._time(more)
                 if held_back:
                     yield from self._take_ready_times(held_back, rehearsed)
@@ -252,6 +252,13 @@ class Session:
             if rehearsed:
                 yield from self._rehearse(held, times, rehearsed)
 
+    def _steps_held_back(self, steps: int, rehearsed: int) -> int:
+        """How many `_take_ready_times` will take: capacities that make the same buckets are rehearsed once."""
+        if not steps:
+            return 0
+        layouts = {str(self._layout_of(cap_bytes)) for cap_bytes in self._rehearsed_caps()} if rehearsed else ()
+        return 1 + steps + rehearsed * len(layouts)
+
     def _can_rehearse(self) -> bool:
         """On every rank: one module, one backward pass a step, all gradients in each, and memory for a second copy."""
         [module, *others] = self.modules
@@ -273,10 +280,8 @@ class Session:
     def _rehearse(self, held: HeldBack, times: ReadyTimes, steps: int) -> Flow:
         """Other layouts than the one in force: how much compute and communication slow each other depends on it."""
         [module] = self.modules
-        gradient_bytes = sum(one.nbytes for _, one in ddp.named_parameters(module))
-        caps = [max(1, gradient_bytes // part) for part in _REHEARSED_PARTS]
         tried: list[list[list[int]]] = []
-        for cap_bytes in caps:
+        for cap_bytes in self._rehearsed_caps():
             layout = self.exchange.from_rank_0(f"rehearsed/{cap_bytes}", self._layout_of(cap_bytes), list[list[int]])
             if layout in tried:
                 continue
@@ -293,6 +298,11 @@ class Session:
                 times.on_ready = None
                 held.before_reducing(None)
                 self.rehearsed.append((cap_bytes, layout, noted))
+
+    def _rehearsed_caps(self) -> list[int]:
+        [module] = self.modules
+        gradient_bytes = sum(one.nbytes for _, one in ddp.named_parameters(module))
+        return [max(1, gradient_bytes // part) for part in _REHEARSED_PARTS]
 
     def _layout_of(self, cap_bytes: int) -> list[list[int]]:
         """Positions of parameters in buckets of this capacity, as DDP would form them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,46 @@ def test_the_last_rank_has_a_bucket_no_earlier_than_rank_0(rehearsed) -> None:
     for bucket in profile.buckets:
         assert bucket.ready_ns is not None and bucket.last_ready_ns is not None and bucket.end_ns is not None
         assert bucket.ready_ns <= bucket.last_ready_ns <= bucket.end_ns
+
+
+_TELLS_PROGRESS = """
+import json, os, sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bucketlab.worker.config import VARIABLE
+from bucketlab.worker.progress import PHASES, read_progress
+
+control = Path(json.loads(os.environ[VARIABLE])["control"])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(256, 256, bias=False))  # one gradient: one bucket, whatever the capacity
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+seen = {}
+for _ in range(400):
+    optimizer.zero_grad()
+    model(torch.randn(4, 256)).sum().backward()
+    optimizer.step()
+    [row] = [one for one in read_progress(control) if one.pid == os.getpid()]
+    seen[PHASES[row.phase]] = [row.done, row.total]
+if dist.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(seen))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_each_phase_says_beforehand_how_many_steps_it_takes(tmp_path: Path) -> None:
+    script, told = tmp_path / "tells.py", tmp_path / "told.json"
+    script.write_text(_TELLS_PROGRESS)
+    options = ["--keep-running", "--nproc-per-node", "2", "--link-seconds", "0.5"]
+    profile = profiled(script, *options, cwd=tmp_path, arguments=[str(told)])
+    assert len(profile.rehearsals) == 1  # of two capacities that make the same bucket
+    seen = json.loads(told.read_text())
+    for phase in ("timing", "tracing", "ready times", "more timing"):
+        done, total = seen[phase]
+        assert done + 1 == total, phase  # the script is asked before the phase's last step
