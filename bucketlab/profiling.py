@@ -117,8 +117,7 @@ def launch_of(job: Job) -> Launch:
 
 def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str], folder: Path) -> Profiled:
     ended_well = outcome.exit_code == 0 and not outcome.interrupted and not outcome.stalled
-    ranks_here = [one.rank for one in outcome.endings if one.ddp_modules and one.steps]
-    if ended_well and ranks_here and 0 not in ranks_here and not (folder / PROFILE).is_file():
+    if ended_well and outcome.rank_0_is_elsewhere() and not (folder / PROFILE).is_file():
         with contextlib.suppress(OSError):
             folder.rmdir()
         return Profiled(folder=None, remark="rank 0 runs on another node: the report is there.")

@@ -33,11 +33,14 @@ from bucketlab.worker.progress import (
     read_endings,
     read_exits,
     read_progress,
+    was_told,
 )
 
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 10.0  # for the job to end by itself once it was asked to
 _STACK_SECONDS = 2.0
+_TOLD_SECONDS = 0.5  # in which a launcher that was told to end, as we were, has noted it
+_SAVING_SECONDS = 30.0  # torchrun gives its ranks as long
 _HINT_SECONDS = 45.0
 _LEFT_OVER_SECONDS = 15.0  # for processes that do not train, once all that do were ended by us
 _HINT = (
@@ -54,10 +57,17 @@ class Outcome:
     endings: list[Ending]  # the earliest first
     exits: list[RankExit]
     progress: list[Progress]
+    launcher_pid: int
     interrupted: bool = False
     stalled: bool = False
     stopped: bool = False  # by us, when only processes were left that train nothing
     stacks: dict[int, str] = field(default_factory=dict)  # rank -> stacks of its threads
+
+    def rank_0_is_elsewhere(self) -> bool:
+        """Whether ranks trained here and rank 0 is not one of them; one that died has left its progress."""
+        trained = [one.rank for one in self.endings if one.ddp_modules and one.steps]
+        here = [one.rank for one in self.progress if one.rank >= 0]
+        return bool(trained) and 0 not in here
 
 
 def supervise(
@@ -81,7 +91,8 @@ def supervise(
         plain: shows the job's output and nothing else, also on a terminal.
     """
     with scratch_folder() as control, _signals_interrupt():
-        environment = _environment(configure(control))
+        config = configure(control)
+        environment = _environment(config)
         display = Display(plain)
         process = subprocess.Popen(
             argv,
@@ -91,7 +102,7 @@ def supervise(
             stderr=display.child_stderr(),
         )
         with display.following(process, output_to_stderr):
-            outcome = _watch(process, control, timeout_seconds, display)
+            outcome = _watch(process, control, timeout_seconds, display, config.keep_running)
         on_end(control)
         return outcome
 
@@ -113,8 +124,11 @@ def run_plainly(
             _end(process, signal.SIGTERM)
 
 
-def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: float, display: Display) -> Outcome:
-    interrupted = stalled = stopped = False
+def _watch(
+    process: subprocess.Popen[bytes], control: Path, timeout_seconds: float, display: Display, trains: bool
+) -> Outcome:
+    stalled = stopped = False
+    told: signal.Signals | None = None
     left_over_since: float | None = None
     stacks: dict[int, str] = {}
     began = last_sign = time.monotonic()
@@ -140,16 +154,19 @@ def _watch(process: subprocess.Popen[bytes], control: Path, timeout_seconds: flo
             if left_over_since is not None and time.monotonic() - left_over_since > _LEFT_OVER_SECONDS:
                 stopped = True
                 break
-    except KeyboardInterrupt:
-        interrupted = True
+    except KeyboardInterrupt as interruption:
+        told = interruption.number if isinstance(interruption, _ToldToEnd) else signal.SIGINT
     finally:
-        _stop(process, control, signal.SIGINT if interrupted else signal.SIGTERM)
+        if told is not None and trains:
+            _let_it_save(process, control, told)
+        _stop(process, control, told or signal.SIGTERM)
     return Outcome(
         exit_code=process.returncode,
         endings=read_endings(control),
         exits=read_exits(control),
         progress=read_progress(control),
-        interrupted=interrupted,
+        launcher_pid=process.pid,
+        interrupted=told is not None,
         stalled=stalled,
         stopped=stopped,
         stacks=stacks,
@@ -171,6 +188,25 @@ def _environment(config: WorkerConfig) -> dict[str, str]:
         "PYTHONPATH": f"{own}{os.pathsep}{theirs}" if theirs else own,
         VARIABLE: msgspec.json.encode(config).decode(),
     }
+
+
+def _let_it_save(process: subprocess.Popen[bytes], control: Path, told: signal.Signals) -> None:
+    """Passes the signal on, and waits for a training to save its state: as long as its sender does, or until a second.
+
+    Slurm tells every process of a job step, Kubernetes the first of a container alone. torchrun must not be told twice:
+    it would leave its ranks behind.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        until = time.monotonic() + _TOLD_SECONDS
+        while not was_told(control) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+        if not was_told(control):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, told)
+        process.wait()
+        until = time.monotonic() + _SAVING_SECONDS
+        while time.monotonic() < until and any(_belongs_to_us(one.pid, control) for one in read_progress(control)):
+            time.sleep(_POLL_SECONDS)
 
 
 def _stop(process: subprocess.Popen[bytes], control: Path, first: signal.Signals) -> None:
@@ -218,17 +254,34 @@ def _stacks(control: Path) -> dict[int, str]:
     return found
 
 
+class _ToldToEnd(KeyboardInterrupt):
+    """By a scheduler or a closed terminal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = signal.Signals(number)
+
+
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Being told to end, by a scheduler or a closed terminal, is the same as Ctrl-C: the job is stopped first."""
+    """Being told to end, by a scheduler or a closed terminal, is the same as Ctrl-C: the job is stopped first.
+
+    The signals that scripts agree on with Slurm go to every process of a job step: what they mean is the script's
+    business, and the default, to die of them, would take the job along.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise _ToldToEnd(number)
+
+    def leave_it_to_the_script(number: int, frame: FrameType | None) -> None:
+        pass
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        before[number] = signal.signal(number, leave_it_to_the_script)
     try:
         yield
     finally:

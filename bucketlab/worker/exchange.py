@@ -14,6 +14,7 @@ import msgspec
 import torch.distributed as dist
 
 from bucketlab.errors import WorkFailed
+from bucketlab.worker.progress import NOT_EVERY_RANK_CAME
 
 T = TypeVar("T")
 
@@ -89,13 +90,24 @@ class Exchange:
             if self._store.check([_GAVE_UP]):
                 raise GaveUp
             if time.monotonic() > deadline:
-                raise WorkFailed(
-                    f"not every rank came to the same step within {seconds:g} s: do all of them train the same modules?"
-                )
+                raise WorkFailed(f"{NOT_EVERY_RANK_CAME} within {seconds:g} s: do all of them train the same modules?")
             time.sleep(_LOOK_SECONDS)
 
     def _set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)  # type: ignore[arg-type]  # the stub says str, the store takes both
+
+    def join_host(self, host: str) -> None:
+        """Counts this rank to its host: launchers differ in what they tell a rank of its neighbours."""
+        if self._store.add(f"host/{host}", 1) == 1:
+            self._store.add("hosts", 1)
+
+    def ranks_on(self, host: str) -> int:
+        """Once all ranks have joined their hosts, as they have after the next collective."""
+        return self._store.add(f"host/{host}", 0)
+
+    def hosts(self) -> int:
+        """Likewise."""
+        return self._store.add("hosts", 0)
 
     def report(self, key: str, value: object) -> None:
         self._set(f"{key}/{self.rank}", zlib.compress(msgspec.json.encode(value), 1))

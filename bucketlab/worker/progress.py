@@ -33,8 +33,11 @@ PHASES = (
 STACK_SIGNAL = signal.SIGRTMIN + 7
 # Ends the main thread of a script that trains in another one.
 END_SIGNAL = signal.SIGRTMIN + 8
+# How the failure of a rank begins that waited for others in vain; the launch looks for the one that is to blame.
+NOT_EVERY_RANK_CAME = "not every rank came to the same step"
 _LAYOUT = struct.Struct("<8q")  # pid, rank, phase, done, total, steps, heartbeat_ns, reserved
 _SUFFIX = ".progress"
+_TOLD = "told"
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -137,6 +140,15 @@ def read_endings(control: Path) -> list[Ending]:
 def read_exits(control: Path) -> list[RankExit]:
     found = [msgspec.json.decode(path.read_bytes(), type=list[RankExit]) for path in control.glob("*.exits.json")]
     return [one for exits in found for one in exits]
+
+
+def note_told(control: Path) -> None:
+    """That a launcher was told to end and does so."""
+    (control / _TOLD).touch()
+
+
+def was_told(control: Path) -> bool:
+    return (control / _TOLD).exists()
 
 
 def _write_json(path: Path, value: object) -> None:
