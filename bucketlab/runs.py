@@ -5,9 +5,10 @@ A run is whole once its `profile.json` stands in it; everything else is written 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -83,13 +84,27 @@ def write_run(folder: Path, profile: Profile, launch: Launch) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes a whole file or none: to a temporary name first, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Writes a whole file or none: to a temporary name first, then renamed. Raises OSError with the file's own name."""
+    temporary = _unfinished(path, os.getpid())
     try:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
         temporary.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(path: Path, pids: Iterable[int]) -> None:
+    """What `write_json` left of a file in processes that were killed meanwhile, and are gone."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            _unfinished(path, pid).unlink(missing_ok=True)
+
+
+def _unfinished(path: Path, pid: int) -> Path:
+    return path.with_name(f".{path.name}.{pid}.tmp")
 
 
 def load_card(folder: Path) -> RunCard:

@@ -276,6 +276,17 @@ class Records:
         others = [] if alone else [one for one in self._trials() if one.record.owner != self.owner]
         return Created(number, trial_id, others)
 
+    def _blame(self, storage: BaseStorage, number: int, reason: str) -> None:
+        self._study_id = _study_id(storage, self.study, self.url)
+        for trial in self._trials():
+            if trial.number != number:
+                continue
+            if trial.running:
+                trial.record.failure = reason
+                _fail(storage, trial.trial_id, trial.record)
+            else:
+                storage.set_study_user_attr(self._study_id, f"{_FAILED}{number}", reason)
+
 
 # ---- opening --------------------------------------------------------------------------------------------------
 
@@ -343,19 +354,21 @@ def blame(url: str, study: str, number: int, reason: str) -> None:
     """Marks the trial that a job died with as failed, for a reason that the launch knows: it is not tried again.
 
     Not for a job that was killed from outside: without this call its trial is taken for lost, and tried once more.
+
+    Raises:
+        BadInput: the storage cannot be opened, or not be written any more.
     """
     records = Records(url, study)
     storage = records._storage = open_storage(url, _LOCK_SECONDS)
-    study_id = records._study_id = _study_id(storage, study, url)
-    for trial in records._trials():
-        if trial.number != number:
-            continue
-        if trial.running:
-            trial.record.failure = reason
-            _fail(storage, trial.trial_id, trial.record)
-        else:
-            storage.set_study_user_attr(study_id, f"{_FAILED}{number}", reason)
-    records.close()
+    try:
+        records._blame(storage, number, reason)
+    except BadInput:
+        raise
+    except Exception as error:  # as of any database
+        told = _reason(error, url)
+        raise BadInput(f"storage {shown_url(url)} cannot be written: {told}{_remedy(told)}") from None
+    finally:
+        records.close()
 
 
 def _study_id(storage: BaseStorage, study: str, url: str | None) -> int:

@@ -72,7 +72,7 @@ class Recorder:
             packed.replace(self.path)
         finally:
             for leftover in (self._plain, packed):
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     leftover.unlink()
 
 
@@ -82,4 +82,9 @@ def _check_whole(path: Path) -> None:
         file.seek(-64, os.SEEK_END)
         if file.read().rstrip().endswith(b"}"):
             return
+    try:
+        with path.open("ab") as file:
+            file.write(b" ")
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or errno.EIO), str(path.parent)) from None
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path.parent))
