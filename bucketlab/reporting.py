@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -167,6 +167,7 @@ def profile_of_traces(path: Path) -> Profile:
         raise BadInput(f"{path}: no trace here has a step (ProfilerStep#N): profile with torch.profiler's schedule")
     steps = [step for one in analysis.ranks for step in one.steps]
     world_size = first.world_size or len(analysis.ranks)
+    breakdown, collectives = _breakdown(steps), _collectives(first)
     return Profile(
         run=path.name,
         created="",
@@ -181,9 +182,9 @@ def profile_of_traces(path: Path) -> Profile:
         modules=[],
         optimizers=[],
         step=None,
-        breakdown=_breakdown(steps),
+        breakdown=breakdown,
         ranks=[_rank(one, at) for at, one in enumerate(analysis.ranks)],
-        buckets=_collectives(first),
+        buckets=collectives,
         gradients=[],
         forward_ns=None,
         backward_ns=None,
@@ -199,9 +200,36 @@ def profile_of_traces(path: Path) -> Profile:
             "named by its operation; medians over its steps where all have as many, else its last step",
             *dict.fromkeys([*analysis.warnings, *(line for one in analysis.ranks for line in one.warnings)]),
         ],
-        advice=[],
+        advice=_advice(path, breakdown, collectives, any(event.bucket is not None for event in _events(steps))),
         seconds={},
     )
+
+
+def _events(steps: list[StepAnalysis]) -> Iterator[CollectiveEvent]:
+    return (event for step in steps for event in step.events)
+
+
+def _advice(path: Path, breakdown: Breakdown, collectives: list[Bucket], of_ddp: bool) -> list[str]:
+    """What to look at next: of traces alone little is sure.
+
+    Args:
+        of_ddp: some of the collectives carry DDP's buckets.
+    """
+    if not breakdown.communication_ns:
+        return ["These steps show no communication: trace two ranks or more, with ProfilerActivity.CUDA on GPUs."]
+    lines = []
+    worst = max(collectives, key=lambda one: one.exposed_ns or 0, default=None)
+    if worst is not None and worst.exposed_ns:
+        exposed = f"{units.duration(worst.exposed_ns)} of a step, {units.share(worst.exposed_ns, breakdown.wall_ns)}"
+        lines.append(f"Most exposed is collective {worst.index}, {worst.parameters[0]}: {exposed}.")
+    if of_ddp:
+        lines.append(
+            f"`bucketlab predict {shlex.quote(str(path.absolute()))}` says how far other bucket sizes could move the "
+            "step; `bucketlab profile train.py` measures what figures need in place of ranges."
+        )
+    else:
+        lines.append("None of the collectives carries a bucket of DDP's: bucket sizes are not what to change here.")
+    return lines
 
 
 def _breakdown(steps: list[StepAnalysis]) -> Breakdown:

@@ -48,6 +48,7 @@ MOST_RANK_ROWS = 8
 WORST_RANK_ROWS = 4
 MOST_MODULES = 6
 MOST_POINTS = 7
+LABEL_CELLS = 14  # of what rows of points are called
 # Smaller buckets than these hold a bias each; nobody would choose them.
 LEAST_SHOWN_MB = 0.01
 # The profiler always slows a step a little; from here on a reader who compares the figures would wonder.
@@ -233,14 +234,21 @@ def _breakdown(profile: Profile, page: _Page) -> _Section | None:
         bar = ("#" if page.ascii_only else "█") * _cells_of(part.ns, breakdown.wall_ns, cells)
         table.add_row(part.name, time, part.per_cent, Text(bar, _STYLE_OF_PART.get(part.tone, "")))
     table.add_row("step", times[-1], "100.0 %", style="dim")
-    ranks = units.counted(sum(rank.breakdown is not None for rank in profile.ranks) or 1, "rank")
     body: list[RenderableType] = [table, Text(within_the_parts(breakdown))]
     if any(one.name == REST for one in parts):
         body.append(Text(WHAT_REST_IS, "dim"))
     if (slowed := slowed_by_profiler(profile)) is not None:
         body.append(Text(slowed, "magenta"))
     traced = units.duration(breakdown.wall_ns)
-    return _Section("Where a step goes", f"measured in traced steps of {traced}, medians over {ranks}", body)
+    return _Section(
+        "Where a step goes", f"measured in traced steps of {traced}, medians over {_ranks_traced(profile)}", body
+    )
+
+
+def _ranks_traced(profile: Profile) -> str:
+    traced = sum(rank.breakdown is not None for rank in profile.ranks) or 1
+    every = units.counted(profile.world_size, "rank")
+    return every if traced == profile.world_size else f"{traced:,} of {every}"
 
 
 def within_the_parts(breakdown: Breakdown) -> str:
@@ -608,7 +616,7 @@ def _lying_table(page: _Page, label: str, headings: Sequence[str]) -> Table:
     table = page.table(label, *headings)
     table.columns[0].justify = "left"
     for column in table.columns[1:]:
-        column.min_width = 8
+        column.min_width = min(8, (page.width - LABEL_CELLS) // len(headings) - page.gap)
     return table
 
 

@@ -135,6 +135,15 @@ def test_a_narrow_terminal_gets_every_figure_uncut():
     assert narrow.split() == wide.split()
 
 
+def test_predicted_points_are_cut_at_no_width():
+    profile = profiles.exposed()
+    profile.prediction = predict(profile)
+    wide, narrow = (_section(_report(profile, width), "Other bucket sizes") for width in (MOST_COLUMNS, LEAST_COLUMNS))
+    tables = [[line.split() for line in lines if line.startswith(("  MiB", "  step, ms"))] for lines in (wide, narrow)]
+    assert len(tables[0]) == 2
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.parametrize("make", profiles.EVERY)
 def test_a_terminal_without_unicode_gets_ascii(make):
     profile = make()

@@ -86,7 +86,7 @@ function samplesSection() {
     // One step in a hundred may have waited for something else; the rest should not be a wall for it.
     const high = Math.min(all[all.length - 1], 2.5 * all[Math.floor(all.length / 2)]);
     const pad = 0.04 * (high - all[0]) || 0.05 * high;
-    const x = { domain: [(all[0] - pad) / 1e6, (high + pad) / 1e6], ticks: width / 90, label: "step, ms", format: threeDigits };
+    const x = { domain: [(all[0] - pad) / 1e6, (high + pad) / 1e6], ticks: width / 90, label: "step, ms", format: tick };
     const c = chart(width, 300, x, { domain: [0, 1], ticks: 4, label: "steps that took no longer", format: (one) => `${Math.round(100 * one)} %` }, "untraced step times of both runs");
     for (const [letter, side] of timed) {
       const sorted = [...side.step.samples].sort((a, b) => a - b);
@@ -115,8 +115,8 @@ function curvesSection() {
     const values = curved.flatMap(([, side, points]) => [...points.flatMap((one) => [one.step_ns, one.low_ns ?? one.step_ns, one.high_ns ?? one.step_ns]), ...(side.step ? [side.step.median_ns] : [])]).sort((a, b) => a - b);
     const high = Math.min(values[values.length - 1], 3 * values[Math.floor(values.length / 2)]);
     const pad = 0.06 * (high - values[0]) || 0.05 * high;
-    const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
-    const y = { domain: [Math.max(0, values[0] - pad) / 1e6, (high + pad) / 1e6], label: "step, ms", ticks: 5, format: threeDigits };
+    const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.2], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
+    const y = { domain: [Math.max(0, values[0] - pad) / 1e6, (high + pad) / 1e6], label: "step, ms", ticks: 5, format: tick };
     const c = chart(width, 300, x, y, "predicted step time against bucket size, of both runs");
     const at = (ns) => c.sy(Math.min(Math.max(ns / 1e6, y.domain[0]), y.domain[1]));
     for (const [letter, side, points] of curved) {

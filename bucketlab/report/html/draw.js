@@ -11,9 +11,17 @@ function fill(node, attributes, children) {
   }
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    node.append(child instanceof Node ? child : String(child));
+    if (child instanceof Node) node.append(child);
+    else node.append(...(FLOWING.has(node.tagName) ? unbroken(String(child)) : [String(child)]));
   }
   return node;
+}
+
+const FLOWING = new Set(["P", "LI", "H1"]);
+
+/** Text whose lines never end between a figure and its unit. */
+function unbroken(text) {
+  return text.split(/([\d.,]*\d (?:%|[nuµm]?s|[KMGT]?i?B(?:\/s)?)(?![\w]))/).map((piece, at) => (at % 2 ? el("span", { class: "figure" }, piece) : piece)).filter((piece) => piece !== "");
 }
 
 const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
@@ -180,6 +188,9 @@ function responsive(draw) {
   }).observe(holder);
   return { holder, redraw };
 }
+
+/** A round number at an axis. */
+const tick = (value) => Number(value.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 9 });
 
 /** Without decimals that say nothing: "1.00 GiB" is "1 GiB". */
 const short = (text) => text.replace(/\.0+(?= )/, "");

@@ -32,7 +32,7 @@ from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, Part, parts_of
 from bucketlab.report.settings import capacities_in_force, differs_by_module
 from bucketlab.runs import load_card
-from bucketlab.schema.profile import Breakdown, Profile, StepTime
+from bucketlab.schema.profile import Profile, StepTime
 from bucketlab.schema.tuning import TunedTrial, Tuning
 
 REPORT = "report.html"
@@ -83,7 +83,7 @@ class Texts(msgspec.Struct, kw_only=True):
 
     headline: str
     job: str
-    parts: str  # what of the step's parts counts twice, and what the rest is
+    rest: str  # what the rest of the step's parts is, where there is one
     doubt_of_fit: str
     spread: str
     slowed: str
@@ -302,7 +302,7 @@ def _texts(profile: Profile, folder: Path, remark: str) -> Texts:
     slowed = terminal.slowed_by_profiler(profile)
     return Texts(
         headline=terminal.headline(profile).plain,
-        parts=_of_parts(profile.breakdown) if profile.breakdown else "",
+        rest=WHAT_REST_IS if profile.breakdown and any(one.name == REST for one in parts_of(profile.breakdown)) else "",
         doubt_of_fit=(doubt_of_fit(profile.link) or "") if profile.link else "",
         job=units.shown(terminal.job(profile)),
         spread=terminal.spread_of(profile.step, profile.kind) if profile.step else "",
@@ -313,11 +313,6 @@ def _texts(profile: Profile, folder: Path, remark: str) -> Texts:
         largest_model=terminal.largest_model(profile.memory) if profile.memory else "",
         terminal=_terminal(profile, folder),
     )
-
-
-def _of_parts(breakdown: Breakdown) -> str:
-    said = terminal.within_the_parts(breakdown)
-    return f"{said} {WHAT_REST_IS}" if any(one.name == REST for one in parts_of(breakdown)) else said
 
 
 def _terminal(profile: Profile, folder: Path) -> str:

@@ -27,12 +27,17 @@ function tiles(step, b) {
     "div",
     { class: "tiles" },
     step ? tile("Step", units.duration(step.median_ns), `${units.counted(step.samples.length, "step")}, untraced`) : null,
-    tile("Exposed communication", units.duration(b.exposed_ns), `${units.share(b.exposed_ns, b.wall_ns)} of a traced step`, "exposed"),
+    tile("Exposed communication", units.duration(b.exposed_ns), `${units.share(b.exposed_ns, b.wall_ns)} of a traced step of ${units.duration(b.wall_ns)}`, "exposed"),
     tile("Overlap ratio", units.share(b.overlap_ns, b.communication_ns), "of communication is hidden", "hidden"),
     tile("Communication", units.duration(b.communication_ns), units.counted(b.collectives, "collective")),
     tile("Compute", units.duration(b.compute_ns), b.kernels ? units.counted(b.kernels, "kernel") : units.share(b.compute_ns, b.wall_ns) + " of a traced step"),
     tile("Idle", units.duration(b.idle_ns), b.input_ns ? `input: ${units.duration(b.input_ns)}` : units.share(b.idle_ns, b.wall_ns)),
   );
+}
+
+function ranksTraced() {
+  const traced = profile.ranks.filter((one) => one.breakdown).length || 1;
+  return traced === profile.world_size ? units.counted(traced, "rank") : `${grouped(traced)} of ${units.counted(profile.world_size, "rank")}`;
 }
 
 function breakdownBar(b) {
@@ -41,8 +46,8 @@ function breakdownBar(b) {
     "div",
     {},
     stackedBar(parts),
-    el("div", { class: "legend" }, parts.map((one) => el("span", {}, el("i", { class: `fill-${one.tone}` }), `${one.name} `, el("b", {}, units.duration(one.ns)), ` ${perCentOf(one)}`)), dim(`one traced step of ${units.duration(b.wall_ns)}, medians${profile.ranks.length > 1 ? " over ranks" : ""}`)),
-    el("p", { class: "dim small" }, data.texts.parts, data.texts.slowed ? ` ${data.texts.slowed}` : ""),
+    el("div", { class: "legend" }, parts.map((one) => el("span", {}, el("i", { class: `fill-${one.tone}` }), `${one.name} `, el("b", {}, units.duration(one.ns)), ` ${perCentOf(one)}`)), dim(`one traced step of ${units.duration(b.wall_ns)}, medians over ${ranksTraced()}`)),
+    ...[data.texts.rest, data.texts.slowed].map((text) => (text ? el("p", { class: "dim small" }, text) : null)),
   );
 }
 
@@ -55,7 +60,7 @@ function stepSection() {
   if (!model && !measurable) return null;
   const selected = el("div", { class: "selected", id: "selected", "aria-live": "polite" });
   const picture = createTimeline("One step: compute, the link and its buckets. Arrow keys choose a bucket, plus and minus zoom.", (bucket) => {
-    selected.replaceChildren(...(bucket ? chosen(bucket, noun) : [dim("Hover or use the arrow keys for a bucket's figures. Drag to pan; + and - or Ctrl+wheel to zoom, 0 for the whole step.")]));
+    selected.replaceChildren(...(bucket ? chosen(bucket, noun) : [dim(`Hover or use the arrow keys for a ${noun}'s figures. Drag to pan; + and - or Ctrl+wheel to zoom, 0 for the whole step.`)]));
   });
   drawnStep = picture;
   const readout = el("div", { class: "readout", "aria-live": "polite", id: "readout" });
@@ -333,7 +338,7 @@ function curveChart(width, points) {
   const trials = data.study ? data.study.trials : [];
   const caps = [...points.map((one) => one.bucket_cap_mb), currentCapMb(), 25, ...trials.map((one) => one.capacity_mb)];
   const elsewhere = setting.ranks !== null || setting.bandwidth !== null;
-  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.02], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
+  const x = { domain: [Math.min(...caps), Math.max(...caps) * 1.2], log: 2, ticks: width / 72, label: "bucket_cap_mb", format: (one) => short(units.size(one * 1048576)) };
   const across = logarithmic(x.domain, [0, 71]);
   const replayed = elsewhere ? Array.from({ length: 72 }, (_, at) => {
     const mb = across.invert(at);
@@ -345,7 +350,7 @@ function curveChart(width, points) {
   // A bucket for each bias of a model takes many times as long; the rest of the curve should not be flat for it.
   const high = Math.min(values[values.length - 1], 3 * values[Math.floor(values.length / 2)]);
   const pad = 0.06 * (high - values[0]) || high * 0.05;
-  const y = { domain: [Math.max(0, values[0] - pad) / 1e6, (high + pad) / 1e6], label: "step, ms", ticks: 5, format: (one) => threeDigits(one) };
+  const y = { domain: [Math.max(0, values[0] - pad) / 1e6, (high + pad) / 1e6], label: "step, ms", ticks: 5, format: tick };
   const c = chart(width, 320, x, y, "predicted step time against bucket size");
   const clip = (ns) => c.sy(Math.min(ns / 1e6, y.domain[1]));
   const banded = points.filter((one) => one.low_ns !== null && one.high_ns !== null);
@@ -417,7 +422,7 @@ function linkChart(width, link, alone) {
   const highest = Math.max(...alone.map((one) => (one.p10_ns > 0 ? (one.bus_gb_s * one.ns) / one.p10_ns : one.bus_gb_s)));
   const top = Math.max(1.12 * most, Math.min(1.6 * most, 1.04 * highest));
   const x = { domain: [Math.min(...sizes), Math.max(...sizes) * 1.05], log: 4, ticks: width / 76, label: "all-reduce of", format: (one) => units.size(one).replace(/\.\d+/, "") };
-  const c = chart(width, 320, x, { domain: [0, top], label: "bus bandwidth, GB/s", ticks: 5, format: (one) => threeDigits(one) }, "measured bus bandwidth against size");
+  const c = chart(width, 320, x, { domain: [0, top], label: "bus bandwidth, GB/s", ticks: 5, format: tick }, "measured bus bandwidth against size");
   const samples = Array.from({ length: 60 }, (_, at) => x.domain[0] * (x.domain[1] / x.domain[0]) ** (at / 59));
   const fit = (bytes) => (bytes / (link.latency_ns + bytes / link.bandwidth_gb_s)) * factor;
   c.plot.append(
@@ -458,7 +463,7 @@ function ranksChart(width, late) {
   const up = Math.max(1, ...late.map((one) => Math.max(one.arrival_lag_ns, one.lag_p90_ns))) / 1e6;
   const down = Math.max(0.001, ...late.map((one) => one.wait_ns)) / 1e6;
   const count = Math.max(...late.map((one) => one.rank)) + 1;
-  const y = { domain: [-down * 1.08, up * 1.15], label: "late (up) and waiting (down), ms", ticks: 5, format: (one) => threeDigits(Math.abs(one)) };
+  const y = { domain: [-down * 1.08, up * 1.15], label: "late (up) and waiting (down), ms", ticks: 5, format: (one) => tick(Math.abs(one)) };
   const stride = Math.max(1, 2 ** Math.ceil(Math.log2((count * 34) / width)));
   const c = chart(width, 250, { domain: [-0.5, count - 0.5], ticks: 1, label: "rank", format: () => "" }, y, "how late each rank comes and how long it waits");
   const cellWidth = (width - c.margin.left - c.margin.right) / count;

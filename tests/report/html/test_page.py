@@ -329,3 +329,12 @@ def test_the_setting_in_force_names_the_capacity_of_every_module(chromium: Brows
     assert "25 MiB, DDP's default (0 GPT); 4 MiB (1 Head)" in preset
     _open(chromium, _with_prediction(profiles.exposed()), tmp_path)
     assert "In force 25 MiB, " in chromium.evaluate("document.querySelector('[data-preset=current]').textContent")
+
+
+def test_no_line_ends_between_a_figure_and_its_unit(chromium: Browser, tmp_path: Path) -> None:
+    _open(chromium, _with_prediction(profiles.exposed()), tmp_path)
+    figures = "[...document.querySelectorAll('#curve p .figure')]"
+    assert len(chromium.evaluate(f"{figures}.map((one) => one.textContent)")) > 2
+    for width in (390, 700, 1280):
+        chromium.window(width, 800)
+        assert chromium.evaluate(f"{figures}.every((one) => one.getClientRects().length === 1)")

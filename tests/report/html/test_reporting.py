@@ -304,5 +304,9 @@ def test_traces_without_a_profile_have_a_page_too(chromium: Browser, tmp_path: P
     assert chromium.complaints == []
     rank = analyze_paths([folder]).ranks[0]
     assert chromium.evaluate("document.getElementById('showing').textContent").startswith("measured")
+    advice = chromium.evaluate("document.querySelector('#next').innerText")
+    assert "Most exposed is collective" in advice
+    of_ddp = any(event.bucket is not None for step in rank.steps for event in step.events)
+    assert ("bucketlab predict" in advice) is of_ddp
     most = max(len(step.events) for step in rank.steps)
     assert chromium.evaluate("document.querySelectorAll('#step tbody tr').length") >= min(most, 300)
