@@ -63,8 +63,14 @@ class JobFacts:
     @classmethod
     def of(cls, profile: Profile, lists: bool, kind: Literal["measured", "emulated"] = "measured") -> JobFacts:
         """From a profile; one without ready times will do, with DDP's declared order reversed for the ready order."""
+        untimed = all(one.ready_ns is None for one in profile.gradients)
         timeline = timeline_of(
-            msgspec.structs.replace(profile, forward_ns=profile.forward_ns or 0, optimizer_ns=profile.optimizer_ns or 0)
+            msgspec.structs.replace(
+                profile,
+                forward_ns=profile.forward_ns or 0,
+                optimizer_ns=profile.optimizer_ns or 0,
+                gradients=profile.gradients[::-1] if untimed else profile.gradients,
+            )
         )
         largest = max(profile.modules, key=lambda one: one.parameters)
         return cls(

@@ -3,12 +3,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bucketlab.link.sweep import Range, Search
 from bucketlab.predict.assignment import MIB
 from bucketlab.predict.replay import ModuleGradients
 from bucketlab.schema.tuning import CURRENT, DDPS_DEFAULT, Candidate, Capacities
 from bucketlab.tune.space import JobFacts, Key, Space, how_to_apply
+from tests.report import profiles
 from tests.tune.simulated import LINKS, SimulatedJob, convolutional, facts, prediction_for, transformer
 
 SEARCH = Search(bucket_cap_mb=Range(low=0.25, high=256))
@@ -80,6 +82,12 @@ def test_each_option_that_was_opted_in_to_is_tried_on_the_current_buckets() -> N
     starts = Space(job_of([MIB] * 40), search).starts()
     assert Candidate(gradient_as_bucket_view=True, compression="bf16") in starts
     assert all(one.static_graph is None for one in starts)
+
+
+def test_without_ready_times_gradients_are_taken_to_be_ready_from_the_last_to_the_first() -> None:
+    profile = profiles.exposed()
+    declared = profile.gradients = [replace(one, ready_ns=None, sparse=False) for one in profile.gradients]
+    assert JobFacts.of(profile, lists=True).modules[0].bytes == [one.bytes for one in reversed(declared)]
 
 
 def test_the_same_model_is_known_again_in_another_ready_order() -> None:
