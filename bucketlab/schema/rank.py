@@ -19,7 +19,7 @@ class TimedStep(msgspec.Struct, kw_only=True):
     backward_ns: int | None  # to the end of the last one
     computed_ns: int | None = None  # of backward_ns, until its last gradient: told where ready times are taken
     rehearsed_ns: int | None = None  # of backward_ns, until rehearsed all-reduces were over
-    regular: bool  # neither skipped nor with evaluation in it, and with the usual number of backwards
+    regular: bool  # as the others: see `worker.usual`
 
 
 class RehearsedSteps(msgspec.Struct, kw_only=True):

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -60,8 +60,10 @@ class Step:
     backward_end: Mark | None = None  # of the last one
     end: Mark | None = None
     backwards: int = 0
-    evaluated: bool = False
-    batch: int | None = None  # length of the first tensor that the model was called with
+    evaluations: int = 0  # forwards without gradients
+    batches: list[int | None] = field(default_factory=list)  # of each other forward, length of its first tensor
+    # From a backward's end to the next forward, the last of the step before to this one's start included.
+    pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
     skipped: bool = False  # a GradScaler found infinities and skipped the optimizer
 
 
@@ -88,6 +90,8 @@ class Observer:
         self._steps_of: Counter[int] = Counter()
         self._relevant: dict[int, bool] = {}
         self._syncing_forward: bool | None = None
+        self._pause_began: Mark | None = None  # None while the model runs
+        self._backwards_running = 0  # reentrant checkpointing has some within another
         self._torch_watched = False
         self.control = Path(config.control)
         self.progress = ProgressFile(self.control) if self.control.is_dir() else None
@@ -194,17 +198,27 @@ class Observer:
         step = self.step_now
         if not gradients:
             if step is not None:
-                step.evaluated = True
+                step.evaluations += 1
             return
         self.called.add(id(module))
         syncs = bool(module.require_backward_grad_sync)
         self._syncing_forward = syncs or bool(self._syncing_forward)
-        if step is not None and step.called is None:
-            assert self.clock is not None
+        if step is None:
+            return
+        assert self.clock is not None
+        step.batches.append(_batch_size(args, kwargs))
+        self._pause_ends(step)
+        if step.called is None:
             step.called = self.clock.mark()
-            step.batch = _batch_size(args, kwargs)
+
+    def _pause_ends(self, step: Step) -> None:
+        if self._pause_began is not None:
+            assert self.clock is not None
+            step.pauses.append((self._pause_began, self.clock.mark()))
+            self._pause_began = None
 
     def _backward_begins(self) -> bool:
+        self._backwards_running += 1
         syncs = self._syncing_forward
         if syncs is None:  # a compiled forward is not seen
             syncs = any(module.require_backward_grad_sync for module in self.live_modules())
@@ -213,15 +227,22 @@ class Observer:
         if step is None:
             return syncs
         step.backwards += 1
+        self._pause_ends(step)
         if syncs and step.backward_start is None:
             assert self.clock is not None
             step.backward_start = self.clock.mark()
         return syncs
 
     def _backward_ends(self, syncs: bool) -> None:
-        if syncs and self.step_now is not None:
-            assert self.clock is not None
-            self.step_now.backward_end = self.clock.mark()
+        self._backwards_running -= 1
+        if self.step_now is None:
+            return
+        assert self.clock is not None
+        now = self.clock.mark()
+        if syncs:
+            self.step_now.backward_end = now
+        if not self._backwards_running:
+            self._pause_began = now
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
         if os.getpid() != self._pid:  # a fork of the training process is none of our business
@@ -240,8 +261,12 @@ class Observer:
         if finished is not None:
             finished.end = now
             finished.skipped = skipped
+            if self._pause_began is not None:
+                finished.pauses.append((self._pause_began, now))
+                self.step_now.pauses.append((self._pause_began, now))
             self.session.step_ended(finished)
             self.step_now.start = self.clock.mark()  # what the session did between two steps is in neither
+        self._pause_began = self.step_now.start
 
     def _maybe_give_up(self) -> None:
         if self.optimizer_steps < _STEPS_WITHOUT_DDP or self.config.keep_running:

@@ -49,6 +49,7 @@ from bucketlab.worker.progress import PHASES
 from bucketlab.worker.ready import HeldBack, ReadyTimes, why_not_held_back
 from bucketlab.worker.recorder import Recorder
 from bucketlab.worker.rehearsal import Rehearsal
+from bucketlab.worker.usual import Usual
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -91,6 +92,7 @@ class Session:
         self.peak_bytes = 0
         self.modules: list[DistributedDataParallel] = []
         self.optimizers: list[torch.optim.Optimizer] = []
+        self.usual = Usual()
         self.warm: list[Step] = []
         self.timed: list[Step] = []
         self.layouts: dict[int, ddp.Layout] = {}  # id of module -> its buckets while steps were timed
@@ -266,7 +268,7 @@ class Session:
         obstacle = (
             bool(others)
             or why_not_held_back(module) is not None
-            or self._usual_backwards() != 1
+            or self.usual.backwards() != 1
             or dist.get_world_size(module.process_group) < self.world_size
             or module.find_unused_parameters
             or not all(id(one) in self.ready for one in parameters)
@@ -328,7 +330,7 @@ class Session:
         for _ in range(steps):
             times.marks.clear()
             step = yield
-            if step.backward_start is None or not self._is_regular(step):
+            if step.backward_start is None or not self.usual.is_like_others(step):
                 continue
             clock.settle()
             for parameter, mark in times.marks.items():
@@ -398,6 +400,7 @@ class Session:
         self._count_step()
         if self._flow is None:
             return
+        self.usual.saw(step)
         try:
             self._flow.send(step)
             return
@@ -498,7 +501,7 @@ class Session:
             versions=_versions(),
             world_size=self.world_size,
             backend=self.backend,
-            accumulation=self._usual_backwards(),
+            accumulation=self.usual.backwards(),
             modules=[self._describe(*one) for one in zip(modules, names, layouts, strict=True)],
             bucket_parameters=[
                 [[named[index][0] for index in bucket] for bucket in buckets]
@@ -560,7 +563,11 @@ class Session:
     def _timed_steps(self) -> list[TimedStep]:
         clock = self._clock()
         clock.settle()
-        return [self._timed_step(clock, step) for step in self.timed]
+        regular = self.usual.are_like_others(self.timed, clock)
+        return [
+            msgspec.structs.replace(self._timed_step(clock, step), regular=is_regular)
+            for step, is_regular in zip(self.timed, regular, strict=True)
+        ]
 
     def _timed_step(self, clock: Clock, step: Step) -> TimedStep:
         def since_start(mark: Mark | None) -> int | None:
@@ -573,7 +580,7 @@ class Session:
             input_ns=since_start(step.called),
             forward_ns=forward_ns,
             backward_ns=backward_ns,
-            regular=self._is_regular(step),
+            regular=self.usual.is_like_others(step),
         )
 
     def _held_back_steps(self) -> list[TimedStep]:
@@ -605,13 +612,6 @@ class Session:
             )
             for cap_bytes, layout, noted in self.rehearsed
         ]
-
-    def _is_regular(self, step: Step) -> bool:
-        return not step.skipped and not step.evaluated and step.backwards == self._usual_backwards()
-
-    def _usual_backwards(self) -> int:
-        seen = [step.backwards for step in self.warm or self.timed]
-        return Counter(seen).most_common(1)[0][0] if seen else 0
 
     def _ready_ns(self, parameter: torch.Tensor) -> int | None:
         samples = self.ready.get(id(parameter))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 _STEPS_BEFORE = 12  # timed with nothing changed: what prediction starts from
 _SETTLE_STEPS = 2  # of a new reducer: DDP forms its buckets once more after the first
 _SETTLE_STEPS_STATIC = 3
-_NOT_USABLE_NS = 2**62  # a step with evaluation in it, say; the greatest of all ranks' times wins
-_USUAL_BATCH = 0.8  # of the steps seen have the same batch size; else sizes vary from step to step and say nothing
+_NOT_USABLE_NS = 2**62  # a step that is not like the others; the greatest of all ranks' times wins
 
 # What went wrong with a block on some rank; the greatest number of all ranks' wins.
 _FAILURES = {
@@ -221,20 +219,16 @@ class TuneSession(Session):
         """Of each step that was as usual on all ranks the slowest rank's time, and whether something went wrong."""
         clock = self._clock()
         clock.settle()
-        walls = [clock.between(one.start, one.end) if self._is_usual(one) else _NOT_USABLE_NS for one in steps]
+        usual = self.usual.are_like_others(steps, clock)
+        walls = [
+            clock.between(one.start, one.end) if is_usual else _NOT_USABLE_NS
+            for one, is_usual in zip(steps, usual, strict=True)
+        ]
         valid = self.emulation is None or self.emulation.report().valid
         shared = torch.tensor([*walls, 0 if valid else 1], dtype=torch.int64, device=self.device)
         dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.modules[0].process_group)
         *slowest, failed = shared.tolist()
         return [wall for wall in slowest if wall < _NOT_USABLE_NS], failed
-
-    def _is_usual(self, step: Step) -> bool:
-        return self._is_regular(step) and self._usual_batch() in (None, step.batch)
-
-    def _usual_batch(self) -> int | None:
-        seen = Counter(one.batch for one in self.warm + self.timed)
-        batch, count = seen.most_common(1)[0]
-        return batch if count >= _USUAL_BATCH * seen.total() else None
 
     def step_ended(self, step: Step) -> None:
         began_ns = time.perf_counter_ns()

@@ -1,0 +1,66 @@
+"""Which of a script's steps a study measures: those with pauses that nobody could take for a step's time are in none.
+
+The scripts pause for 0.4 s, and their other steps take about an eighth of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bucketlab.schema.tuning import Tuning
+from tests.commands import SCRIPTS, bucketlab
+from tests.tune.jobs import LONG
+
+PAUSE_NS = 400_000_000
+
+
+@dataclass(frozen=True)
+class Tuned:
+    result: Tuning
+    pauses: Counter[str]  # by reason, on all ranks
+
+    def step_ns(self) -> list[int]:
+        return [ns for trial in self.result.trials for ns in trial.step_ns]
+
+
+def tuned(folder: Path, script: str, *reasons: str, options: tuple[str, ...] = ()) -> Tuned:
+    command = ["tune", "--json", "--no-prediction", "--trials", "1", "--nproc-per-node", "2", *options]
+    done = bucketlab(*command, SCRIPTS / script, *reasons, cwd=folder, environment=LONG)
+    assert done.returncode == 0, done.stderr[-4000:]
+    pauses = Counter(re.findall(f"pauses: ({'|'.join(reasons)})", done.stderr))  # ranks print at the same time
+    return Tuned(msgspec.json.decode(done.stdout, type=Tuning), pauses)
+
+
+def test_no_step_with_a_pause_skipped_of_another_batch_or_just_after_a_change_is_measured(tmp_path: Path) -> None:
+    reasons = ("evaluation", "validation", "log", "checkpoint", "skip", "tail", "restart")
+    found = tuned(tmp_path, "pauses.py", *reasons)
+    assert set(found.pauses) == set(reasons)
+    assert found.result.finished
+    assert len(found.step_ns()) > 50
+    assert max(found.step_ns()) < PAUSE_NS
+
+
+@pytest.mark.long
+def test_the_first_steps_of_new_buckets_are_not_measured(tmp_path: Path) -> None:
+    found = tuned(tmp_path, "pauses.py", "rebuild")
+    assert found.pauses["rebuild"] == 2 * 2 * 4  # ranks, steps, changes
+    assert found.result.finished
+    assert max(found.step_ns()) < PAUSE_NS
+
+
+@pytest.mark.long
+def test_no_accumulated_step_with_a_pause_or_another_number_or_size_of_micro_batches_is_measured(
+    tmp_path: Path,
+) -> None:
+    reasons = ("between", "tail", "incomplete")
+    found = tuned(tmp_path, "pauses_accumulating.py", *reasons)
+    assert set(found.pauses) == set(reasons)
+    assert found.result.finished
+    assert len(found.step_ns()) > 50
+    assert max(found.step_ns()) < PAUSE_NS
