@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -31,6 +32,8 @@ TORCHRUN_FLAGS: Mapping[str, str] = {
     "no-python": "the script is a program of its own",
 }
 _MEETING = ("nnodes", "node-rank", "rdzv-endpoint", "rdzv-backend", "master-addr", "master-port")
+# Options that differ between the nodes of one job, and from one allocation of a cluster to the next.
+_OF_THE_ALLOCATION = ("node-rank", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port", "local-addr")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ class Job:
         """A short name for runs of it: the file's without its ending, or the last part of a module's."""
         return self.script.rpartition(".")[2] if "module" in self.flags else Path(self.script).stem
 
+    @property
+    def identity(self) -> list[str]:
+        """Words that are the same on every node of a job, and again when a scheduler starts it on other nodes."""
+        lasting = [f"--{name}={value}" for name, value in self.options if name not in _OF_THE_ALLOCATION]
+        return [*self.target, *lasting, *self.flags]
+
 
 def launch_command(job: Job) -> list[str]:
     """The command line to run. Raises BadInput where it could not work."""
@@ -71,8 +80,10 @@ def launch_command(job: Job) -> list[str]:
     options = dict(job.options)
     options.setdefault("nproc-per-node", str(_processes_here()))
     flags = list(job.flags)
-    if "standalone" not in flags and not any(name in options for name in _MEETING):
-        flags.append("standalone")
+    if "standalone" not in flags:
+        alone = not any(name in options for name in _MEETING)
+        _check_tasks_of_srun(alone)
+        flags += ["standalone"] if alone else []
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         *(f"--{flag}" for flag in flags),
@@ -107,6 +118,21 @@ def _check_numbers(options: Mapping[str, str]) -> None:
         value = options.get(name)
         if value is not None and not re.fullmatch(form, value):
             raise BadInput(f"--{name} {value} does not say {meaning}.")
+
+
+def _check_tasks_of_srun(alone: bool) -> None:
+    """srun starts a command once for each task, and torchrun wants one on each node that knows of the others."""
+    tasks, nodes = (int(os.environ.get(f"SLURM_STEP_NUM_{what}", "1")) for what in ("TASKS", "NODES"))
+    if tasks > nodes:
+        raise BadInput(
+            f"srun started {tasks} of these commands on {nodes} node{'s' if nodes > 1 else ''}, and each starts all "
+            "ranks of its node: give srun --ntasks-per-node=1, or start ranks with it: bucketlab profile -- srun ..."
+        )
+    if tasks > 1 and alone:
+        raise BadInput(
+            f"srun started {tasks} of these commands, and nothing says how they meet: give each --nnodes, --node-rank, "
+            "--master-addr and --master-port, or --standalone, which makes each a job of its own."
+        )
 
 
 def _processes_here() -> int:

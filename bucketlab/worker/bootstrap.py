@@ -66,6 +66,7 @@ def install() -> None:
         "torch.distributed.fsdp.fully_sharded_data_parallel": _note_class("FullyShardedDataParallel"),
         "torch.distributed.fsdp._fully_shard._fully_shard": _note_fully_shard,
         "torch.distributed.elastic.multiprocessing.errors": _note_failed_ranks,
+        "torch.distributed.elastic.multiprocessing.api": _note_death_signals,
     }
     sys.meta_path.insert(0, _AfterImport(actions))
 
@@ -221,3 +222,21 @@ def _note_failed_ranks(module: ModuleType) -> None:
         original(self, name, failures, *rest, **kwargs)
 
     module.ChildFailedError.__init__ = __init__
+
+
+def _note_death_signals(module: ModuleType) -> None:
+    """torchrun's agent passes the first on to its ranks and waits for them; another would cut that short."""
+    original = module.SignalException.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        from pathlib import Path
+
+        from bucketlab.worker.progress import note_told
+
+        control = Path(_config().control)
+        if control.is_dir():
+            note_told(control)
+        original(self, *args, **kwargs)
+
+    module.SignalException.__init__ = __init__
