@@ -15,14 +15,21 @@ from pathlib import Path
 
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch.command import Job, launch_command, without_secrets
-from bucketlab.launch.diagnose import why_it_failed
+from bucketlab.launch.diagnose import (
+    launcher_was_killed,
+    lost_a_peer,
+    own_failure,
+    script_error,
+    silent_exits,
+    why_it_failed,
+)
 from bucketlab.launch.nodes import count_of
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.sweep import Search, Sweep, chooses_code
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
-from bucketlab.runs import load_card, load_profile, newest_runs
+from bucketlab.runs import PROFILE, load_card, load_profile, newest_runs, remove_unfinished
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Tuning
@@ -100,7 +107,7 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         )
         if result is None:
             return Tuned(None, None, [_ELSEWHERE])
-        write_trials(result, folder)
+        _write_scalars(result, folder)
         return Tuned(folder, result, [])
     if options.choices and _is_finished(folder) and count_of(job) == 1:
         return Tuned(folder, load_result(folder), [])
@@ -117,8 +124,16 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         ),
     )
     if done.result is not None:
-        write_trials(done.result, folder)
+        _write_scalars(done.result, folder)
     return done
+
+
+def _write_scalars(result: Tuning, folder: Path) -> None:
+    """They only show what the result holds: where they cannot be written, nothing is lost."""
+    try:
+        write_trials(result, folder)
+    except OSError as error:
+        say(f"TensorBoard's scalars of the trials were not written: {error.strerror}.")
 
 
 def what_profiles_tell(job: Job, runs: Path, search: Search) -> str | None:
@@ -182,26 +197,29 @@ def run_study(job: Job, study: Study) -> Tuned:
             on_end=lambda control: _note_live(control, lives),  # noqa: B023  # called before the loop goes round
         )
         print_stacks(outcome)
-        if any(one.study_over for one in outcome.endings):
+        for name in (RESULT, PROFILE):
+            remove_unfinished(study.folder / name, [one.pid for one in outcome.progress])
+        if _is_over(outcome):
             return _judge(outcome, job, argv, study)
         why = _why_not_over(outcome, job, argv, study)
         if outcome.interrupted:
             raise Interrupted(f"{why}{_goes_on(study.task)}")
-        nothing_to_tune = not outcome.exit_code and not any(one.ddp_modules for one in outcome.endings)
-        if nothing_to_tune or any(one.failure for one in outcome.endings):
+        trained = any(one.ddp_modules for one in outcome.endings) or any(one.steps for one in outcome.progress)
+        if (not outcome.exit_code and not trained) or own_failure(outcome):
             raise WorkFailed(why)  # another launch would meet it again
         live = lives[0] if lives else None
         if study.keep_running and not outcome.exit_code and (study.folder / RESULT).is_file():
             return Tuned(study.folder, load_result(study.folder), [f"{why} It has trained to its own end."])
-        crashed = bool(outcome.exit_code) or outcome.stalled
+        lost_a_rank = any(one.failure for one in outcome.endings)  # which may end well all the same: we end it
+        crashed = bool(outcome.exit_code) or outcome.stalled or lost_a_rank
         place = _place_of_crash(outcome)
         if crashed and place is not None and place in places:
             raise WorkFailed(
                 f"{why} It did so in two launches at the same step, whatever the buckets: the script is to blame."
             )
         places.add(place)
-        if crashed and live is not None and live.in_force is not None:
-            blame(study.task.storage, study.task.study, live.in_force, why)
+        if crashed and _in_a_block(outcome) and live is not None and live.in_force is not None:
+            _blame(study.task, live.in_force, why)
         if study.keep_running:  # nobody but the user begins a training anew
             raise WorkFailed(f"{why}{_goes_on(study.task)}")
         crashes += crashed
@@ -282,16 +300,40 @@ def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneT
     )
 
 
+def _is_over(outcome: Outcome) -> bool:
+    """Whether the study came to its end; where rank 0 is here, the others' word is not enough: it writes the result."""
+    over = [one.rank for one in outcome.endings if one.study_over and not lost_a_peer(one)]
+    return bool(over) and (0 in over or outcome.rank_0_is_elsewhere())
+
+
+def _in_a_block(outcome: Outcome) -> bool:
+    """Whether the setting in force may have brought the end: it was in force, and it was a rank that ended."""
+    tuning = any(PHASES[one.phase] == "tuning" for one in outcome.progress)
+    return tuning and not any(one.study_over for one in outcome.endings) and not launcher_was_killed(outcome)
+
+
+def _blame(task: TuneTask, number: int, why: str) -> None:
+    try:
+        blame(task.storage, task.study, number, why)
+    except BadInput as error:  # the next launch could not go on with this study
+        raise WorkFailed(f"{why} It could not be noted with its trial: {error}") from None
+
+
 def _place_of_crash(outcome: Outcome) -> tuple[int, str] | None:
     """Step and kind of what went wrong first: a study tries something else at each step of each launch."""
-    first = next((one for one in outcome.endings if one.error), None)
+    if launcher_was_killed(outcome):
+        return None
+    first = script_error(outcome)
     if first is not None and first.error is not None:
         return first.steps, first.error.split(":")[0]
     steps = min((one.steps for one in outcome.progress if one.rank >= 0), default=0)
     if outcome.stalled:
         return steps, "no step"
-    codes = [one.exit_code for one in outcome.exits]
-    return (steps, f"exit code {codes[0]}") if codes else None
+    codes = [one.exit_code for one in silent_exits(outcome)]
+    if codes:
+        return steps, f"exit code {codes[0]}"
+    lost_a_rank = any(one.error or one.failure for one in outcome.endings)
+    return (steps, "a rank was gone") if lost_a_rank else None
 
 
 def _note_live(control: Path, lives: list[LiveStudy]) -> None:
@@ -303,7 +345,7 @@ def _note_live(control: Path, lives: list[LiveStudy]) -> None:
 def _why_not_over(outcome: Outcome, job: Job, argv: list[str], study: Study) -> str:
     if not outcome.exit_code and not outcome.interrupted and not outcome.stalled:
         failure = next((one.failure for one in outcome.endings if one.failure), None)
-        most = max((one.steps for one in outcome.endings), default=0)
+        most = max([one.steps for one in outcome.endings] + [one.steps for one in outcome.progress], default=0)
         if failure is None and most:
             return f"{job.script} ended after {most} steps, before the study was over."
     return why_it_failed(outcome, job, argv, study.timeout_seconds)
@@ -313,8 +355,7 @@ def _judge(outcome: Outcome, job: Job, argv: list[str], study: Study) -> Tuned:
     failure = next((one.failure for one in outcome.endings if one.failure), None)
     if failure:
         raise WorkFailed(failure)
-    ranks_here = [one.rank for one in outcome.endings if one.ddp_modules and one.steps]
-    if 0 not in ranks_here:
+    if outcome.rank_0_is_elsewhere():
         return Tuned(None, None, [_ELSEWHERE])
     if outcome.exit_code and study.keep_running:
         why = why_it_failed(outcome, job, argv, study.timeout_seconds)

@@ -10,6 +10,7 @@ shuts down, when some modules can no longer be imported.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import socket
@@ -73,6 +74,14 @@ _RANK_SECONDS = 60.0  # how long rank 0 waits for the others' reports
 # Capacities that are rehearsed, as parts of all gradients: many buckets and few. How many steps of each.
 _REHEARSED_PARTS = (16, 4)
 _FEWEST_REHEARSED, _MOST_REHEARSED = 4, 8
+
+_NO_SPACE, _NOT_WRITABLE = "Free some space or choose --out.", "Make it writable or choose --out."
+_REMEDIES = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+    errno.EROFS: _NOT_WRITABLE,
+    errno.EACCES: _NOT_WRITABLE,
+}
 
 Flow = Generator[None, "Step", None]
 
@@ -440,8 +449,7 @@ class Session:
 
     def _note_failure(self, error: Exception) -> None:
         if isinstance(error, OSError) and error.errno is not None:
-            place = error.filename or self._run_folder()
-            self.observer.failure = f"cannot write {place}: {error.strerror}. Free some space or choose --out."
+            self.observer.failure = cannot_write(error, self._run_folder())
             return
         if isinstance(error, WorkFailed):
             self.observer.failure = str(error)
@@ -661,6 +669,12 @@ class Session:
             progress.done += 1
             progress.steps += 1
             progress.write()
+
+
+def cannot_write(error: OSError, folder: Path) -> str:
+    """The line for a file that could not be written, or for the folder where the error names none."""
+    remedy = _REMEDIES.get(error.errno or 0, "Choose another folder with --out.")
+    return f"cannot write {error.filename or folder}: {error.strerror}. {remedy}"
 
 
 def _backend(group: dist.ProcessGroup, device: torch.device) -> str:

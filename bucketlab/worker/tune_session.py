@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from bucketlab.errors import BadInput, BucketlabError, WorkFailed
 from bucketlab.link.sweep import curve_of
+from bucketlab.report.tuning import answer
 from bucketlab.runs import PROFILE, load_profile, write_json
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
@@ -27,7 +28,7 @@ from bucketlab.tune.files import RESULT, LiveStudy, write_live
 from bucketlab.tune.records import shown_url
 from bucketlab.worker import ddp
 from bucketlab.worker.emulate import Emulation
-from bucketlab.worker.session import Flow, Session
+from bucketlab.worker.session import Flow, Session, cannot_write
 from bucketlab.worker.setting import InPlace, why_not_in_place
 
 if TYPE_CHECKING:
@@ -261,7 +262,12 @@ class TuneSession(Session):
             return
         result = self._with_facts(self.tuner.result())
         self.tuner.close()
-        write_json(Path(self.task.folder) / RESULT, result)
+        try:
+            write_json(Path(self.task.folder) / RESULT, result)
+        except OSError as error:  # what was found took long to find: it is at least told
+            raise WorkFailed(
+                f"{cannot_write(error, Path(self.task.folder))} What it would say: {answer(result)}"
+            ) from None
         if self.config.keep_running and result.finished:
             what = result.how_to_apply if result.significant else "the script's own buckets: nothing was surely faster"
             say(f"tuned after {result.steps} steps, trains on with {what}")

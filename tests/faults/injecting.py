@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from bucketlab.tune.files import LiveStudy, read_live
 from bucketlab.worker.config import VARIABLE
 from bucketlab.worker.progress import PHASES, Progress, read_progress
 from tests.commands import start
@@ -30,6 +31,7 @@ class Injection:
     def __init__(self, process: subprocess.Popen[Any], mark: str) -> None:
         self.process = process
         self.last: dict[int, Progress] = {}  # what each rank noted last
+        self.studies: list[LiveStudy] = []
         self._mark = f"{_MARK}={mark}"
         self._controls: set[Path] = set()
 
@@ -51,6 +53,23 @@ class Injection:
 
         wait_until(there, self._still_runs)
         return self.last
+
+    def wait_for_study(self, stage: str, trials: int = 1) -> LiveStudy:
+        """Until a study has come to this stage and has measured so many trials."""
+
+        def there() -> bool:
+            self.look()
+            found = [read_live(control) for control in self._controls]
+            self.studies = [one for one in found if one is not None]
+            return any(one.progress.phase == stage and one.progress.trials >= trials for one in self.studies)
+
+        wait_until(there, self._still_runs)
+        return self.studies[0]
+
+    def launcher(self) -> int:
+        """The process that started the ranks."""
+        [parent] = {_parent(one.pid) for one in self.last.values()}
+        return parent
 
     def _still_runs(self) -> bool:
         if self.process.poll() is not None:
@@ -98,7 +117,20 @@ def file_system(folder: Path, options: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        while folder.is_mount():
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def make_read_only(folder: Path) -> None:
+    """A mounted file system, as the kernel does after an error of the disk.
+
+    It refuses where files are open for writing, as a study's database is: then a read-only view is laid over it, so
+    that nothing can be opened for writing any more.
+    """
+    if not subprocess.run(["mount", "-o", "remount,ro", str(folder)], capture_output=True).returncode:
+        return
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
 
 
 def _all_pids() -> list[int]:
@@ -114,9 +146,18 @@ def _environment(pid: int) -> list[str]:
 
 def _runs(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return _stat(pid)[0] != "Z"
     except OSError:
         return False
+
+
+def _parent(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """What follows the name: the state, the parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _controls(pid: int) -> set[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from bucketlab.runs import load_profile
 from tests.commands import SCRIPTS, bucketlab, last_line
-from tests.faults.injecting import begun, file_system
+from tests.faults.injecting import Injection, begun, file_system, make_read_only, wait_until
 
 PLAIN = SCRIPTS / "plain.py"
 LONG = {"STEPS": "100000"}
@@ -76,6 +78,14 @@ def test_a_disk_that_fills_up_while_trials_are_measured_leaves_a_whole_database(
     assert str(small / "one") in last_line(done)
 
 
+def _killed_in_a_trial(job: Injection) -> bool:
+    """Kills rank 1 if a trial's setting is in force: it is stopped, so that this stays so."""
+    os.kill(job.last[1].pid, signal.SIGSTOP)
+    in_a_trial = job.wait_for_study("search").in_force is not None
+    os.kill(job.last[1].pid, signal.SIGKILL if in_a_trial else signal.SIGCONT)
+    return in_a_trial
+
+
 def _fill(folder: Path) -> None:
     with (folder / "filling").open("wb", buffering=0) as file:
         try:
@@ -102,3 +112,77 @@ def test_two_profiles_into_one_folder_at_once_are_two_whole_runs(tmp_path: Path)
     assert len(folders) == 2
     assert {load_profile(folder).run for folder in folders} == {folder.name for folder in folders}
     assert all(len(list(folder.glob("*.pt.trace.json.gz"))) == 2 for folder in folders)
+
+
+# ---- read-only from one moment to the next, as a kernel does after an error of the disk ---------------------------
+
+
+@pytest.mark.fault(
+    "disk",
+    "the file system becomes read-only while steps are timed",
+    command="profile",
+    outcome="exit code 1; the message names the folder, the cause and the remedy; what is left is not taken for a run",
+)
+def test_a_file_system_that_becomes_read_only_is_said_and_earlier_runs_stay(tmp_path: Path) -> None:
+    with file_system(tmp_path / "fixed", "size=16m") as fixed:
+        earlier = fixed / "traces" / "earlier" / "profile.json"
+        earlier.parent.mkdir(parents=True)
+        earlier.write_text("{}")
+        options = ["--steps", "20", "--out", str(fixed / "traces")]
+        job = begun("profile", *options, PLAIN, cwd=tmp_path, environment=LONG)
+        job.wait_for("timing")
+        make_read_only(fixed)
+        done = job.ended()
+        assert earlier.read_text() == "{}"
+        assert [path for path in (fixed / "traces").rglob("*") if path.is_file()] == [earlier]
+    assert done.returncode == 1
+    assert str(fixed / "traces") in last_line(done)
+    assert "Read-only file system" in last_line(done) and "--out" in last_line(done)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.fault(
+    "disk",
+    "the file system becomes read-only while trials are measured",
+    command="tune",
+    outcome="the study goes on in memory; then exit code 1; the message names the file, the cause and what was found; "
+    "trials measured before are whole in the database",
+)
+@pytest.mark.long
+def test_a_study_on_a_file_system_that_becomes_read_only_tells_at_least_what_it_found(tmp_path: Path) -> None:
+    with file_system(tmp_path / "fixed", "size=16m") as fixed:
+        options = ["--trials", "4", "--study", "one", "--out", str(fixed)]
+        job = begun("tune", *options, PLAIN, cwd=tmp_path, environment=LONG)
+        job.wait_for_study("search", trials=2)
+        make_read_only(fixed)
+        done = job.ended(timeout=200)
+        with closing(sqlite3.connect(f"file:{fixed}/one/study.db?immutable=1", uri=True)) as database:
+            assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+            assert database.execute("select count(*) from trials where state = 'COMPLETE'").fetchone()[0] >= 2
+    assert done.returncode == 1
+    assert str(fixed / "one" / "result.json") in last_line(done)
+    assert "Read-only file system" in last_line(done) and "Make it writable" in last_line(done)
+    assert "What it would say:" in last_line(done)
+    assert "launched again" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.fault(
+    "disk",
+    "the file system becomes read-only, and then a rank is killed",
+    command="tune",
+    outcome="exit code 1; the message names both causes; trials measured before are whole in the database",
+)
+@pytest.mark.long
+def test_a_trial_that_cannot_be_blamed_any_more_ends_the_study_with_both_causes(tmp_path: Path) -> None:
+    with file_system(tmp_path / "fixed", "size=16m") as fixed:
+        options = ["--trials", "40", "--study", "one", "--out", str(fixed)]
+        job = begun("tune", *options, PLAIN, cwd=tmp_path, environment=LONG)
+        job.wait_for_study("search", trials=2)
+        make_read_only(fixed)
+        wait_until(lambda: _killed_in_a_trial(job))
+        done = job.ended(timeout=200)
+        with closing(sqlite3.connect(f"file:{fixed}/one/study.db?immutable=1", uri=True)) as database:
+            assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+    assert done.returncode == 1
+    assert "SIGKILL" in last_line(done) and "cannot be" in last_line(done) and str(fixed) in last_line(done)
+    assert "Traceback" not in done.stderr

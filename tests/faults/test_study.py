@@ -162,3 +162,21 @@ def test_a_trial_that_another_has_ended_does_not_end_the_writing(tmp_path: Path)
 def _begun_hours_ago(path: Path, hours: int) -> None:
     with closing(sqlite3.connect(path)) as opened, opened:
         opened.execute("update trials set datetime_start = datetime(datetime_start, ?)", [f"-{hours} hours"])
+
+
+@pytest.mark.fault(
+    "study",
+    "the database is locked when a rank has died",
+    command="tune",
+    outcome="exit code 1; the message names both causes; nothing is launched again with a setting that may kill it",
+)
+def test_a_trial_that_cannot_be_blamed_is_said_with_the_cause(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_LOCK_SECONDS", 0.1)
+    with closing(sqlite3.connect(database)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(BadInput, match="locked"):
+            records.blame(f"sqlite:///{database}", "simulated", 1, "rank 1 was killed")
+    records.blame(f"sqlite:///{database}", "simulated", 1, "rank 1 was killed")
+    stored = Records(f"sqlite:///{database}", "simulated")
+    assert stored.load(IDENTITY).result().failed_later == {1: "rank 1 was killed"}
+    stored.close()
