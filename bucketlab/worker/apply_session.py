@@ -6,6 +6,7 @@ The setting itself went into DDP's constructor (`bootstrap`); nothing is measure
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,9 @@ class ApplySession(Session):
         super().__init__(observer)
 
     def flow(self) -> Flow:
-        for _ in range(_STEPS_UNTIL_LAYOUT):
+        yield
+        self.exchange.join_host(socket.gethostname())
+        for _ in range(1, _STEPS_UNTIL_LAYOUT):
             yield
         if self.rank != 0:
             return
@@ -78,8 +81,7 @@ class ApplySession(Session):
             for name, value in self.setting.variables.items()
             if os.environ.get(name) != value
         ]
-        hosts = self.world_size // int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-        link = path_name(self.backend, found.world_size, hosts)
+        link = path_name(self.backend, found.world_size, self.exchange.hosts())
         if self.setting.interconnect and link != self.setting.interconnect:
             differs.append(f"warning: the link is another one, {link}; study {study} had {self.setting.interconnect}.")
         return differs

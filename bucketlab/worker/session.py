@@ -169,12 +169,13 @@ class Session:
     def _find_out_who_trains(self) -> None:
         """Where DDP reduces within a group, other ranks may train in groups of their own, or not at all."""
         group = self.modules[0].process_group
-        if dist.get_world_size(group) == self.world_size or self.exchange.everybody_is_here("train", _COMING_SECONDS):
-            return
         training = dist.get_world_size(group)
-        self.notes.append(f"{training} of the job's {self.world_size} ranks train this module: only they are measured")
-        self.exchange = self.exchange.within(group)
-        self.rank, self.world_size = self.exchange.rank, self.exchange.world_size
+        if training < self.world_size and not self.exchange.everybody_is_here("train", _COMING_SECONDS):
+            of_all = f"{training} of the job's {self.world_size} ranks"
+            self.notes.append(f"{of_all} train this module: only they are measured")
+            self.exchange = self.exchange.within(group)
+            self.rank, self.world_size = self.exchange.rank, self.exchange.world_size
+        self.exchange.join_host(socket.gethostname())
 
     def _look_at_memory_and_buckets(self) -> None:
         self.peak_bytes = memory.peak_bytes(self.device)
@@ -479,7 +480,7 @@ class Session:
     def _rank_report(self) -> RankReport:
         peak = self.peak_bytes or memory.peak_bytes(self.device)
         logs = logs_of_process(self.observer.control, os.getpid())
-        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or self.exchange.ranks_on(socket.gethostname()))
         return RankReport(
             rank=self.rank,
             host=socket.gethostname(),
