@@ -88,7 +88,8 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
     environment = pinned(options.sweep)
     folder, study, storage = _place(job, options)
     try:
-        check_storage(storage, study)
+        if job.may_hold_rank_0:  # hundreds of nodes need not all open one file on a shared disk
+            check_storage(storage, study)
     except BadInput:
         with contextlib.suppress(OSError):  # there may be a study in it
             folder.rmdir()
@@ -234,8 +235,7 @@ def run_study(job: Job, study: Study) -> Tuned:
 def _place(job: Job, options: TuneOptions) -> tuple[Path, str, str]:
     """Folder, name and storage of the study. One that is finished is left alone: another number is taken."""
     link = options.emulate or options.sweep
-    words = [*job.target, *(f"--{name}={value}" for name, value in job.options), *job.flags]
-    name = options.study or study_name(job.name, words, link.name if link else "")
+    name = options.study or study_name(job.name, job.identity, link.name if link else "")
     if name in (".", "..") or re.search(r"[/\\\0]", name):  # one that a sweep's name is part of may come from anywhere
         raise BadInput(f"--study {name}: must be a name. The folder of studies is chosen with --out.")
     folder = options.out / name

@@ -25,6 +25,10 @@ TORCHRUN_OPTIONS: Mapping[str, str] = {
     "master-port": "port of node 0, where there is no rdzv-endpoint",
     "local-addr": "address of this node",
     "max-restarts": "how often a failed job is started again",
+    "log-dir": "folder for files of the ranks' output, with redirects or tee",
+    "redirects": "output that goes into files: 1 stdout, 2 stderr, 3 both, or RANK:NUMBER,...",
+    "tee": "output that goes into files too, and is shown with its rank in front",
+    "local-ranks-filter": "ranks of this node whose output is shown: 0,1,...",
 }
 TORCHRUN_FLAGS: Mapping[str, str] = {
     "standalone": "one node, meeting point chosen by torchrun",
@@ -32,8 +36,11 @@ TORCHRUN_FLAGS: Mapping[str, str] = {
     "no-python": "the script is a program of its own",
 }
 _MEETING = ("nnodes", "node-rank", "rdzv-endpoint", "rdzv-backend", "master-addr", "master-port")
-# Options that differ between the nodes of one job, and from one allocation of a cluster to the next.
-_OF_THE_ALLOCATION = ("node-rank", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port", "local-addr")
+# Options that may differ between the nodes of one job, and from one allocation of a cluster to the next.
+_OF_THE_ALLOCATION = (
+    *("node-rank", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port", "local-addr"),
+    *("log-dir", "redirects", "tee", "local-ranks-filter"),
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,12 @@ class Job:
         """Words that are the same on every node of a job, and again when a scheduler starts it on other nodes."""
         lasting = [f"--{name}={value}" for name, value in self.options if name not in _OF_THE_ALLOCATION]
         return [*self.target, *lasting, *self.flags]
+
+    @property
+    def may_hold_rank_0(self) -> bool:
+        """False on a node of which it is known before the launch: torchrun's static rendezvous ranks by node."""
+        options = dict(self.options)
+        return options.get("rdzv-backend", "static") != "static" or options.get("node-rank", "0") == "0"
 
 
 def launch_command(job: Job) -> list[str]:

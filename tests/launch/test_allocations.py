@@ -37,6 +37,13 @@ def test_more_nodes_or_other_arguments_make_another_job() -> None:
     assert Job(("train.py", "--wide"), options=MEETING).identity != Job(("train.py",), options=MEETING).identity
 
 
+def test_only_a_static_rendezvous_tells_beforehand_where_rank_0_is() -> None:
+    assert not Job(("train.py",), options=MEETING).may_hold_rank_0
+    assert Job(("train.py",), options=(*MEETING, ("rdzv-backend", "c10d"))).may_hold_rank_0
+    assert Job(("train.py",), options=(("nnodes", "2"), ("node-rank", "0"))).may_hold_rank_0
+    assert Job(("train.py",)).may_hold_rank_0
+
+
 def test_srun_must_not_start_a_job_of_its_own_on_each_node(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     srun(monkeypatch, tasks=2, nodes=2)
     with pytest.raises(BadInput, match="srun started 2 of these commands, and nothing says how they meet"):

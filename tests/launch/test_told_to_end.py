@@ -13,12 +13,11 @@ from tests.commands import SCRIPTS
 from tests.faults.injecting import Injection, begun, wait_until
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Injection:
-    """One that trains on after its measurement, with all ranks at work."""
+def begun_to_train(folder: Path, saving_seconds: float) -> Injection:
+    """A training that goes on after its measurement, once all ranks are at work."""
     command = ["profile", "--keep-running", SCRIPTS / "saves_when_told.py"]
-    injection = begun(*command, cwd=tmp_path, environment={"DUMP": str(tmp_path)})
-    wait_until(lambda: len(list(tmp_path.glob("trains-*"))) == 2, lambda: injection.process.poll() is None)
+    injection = begun(*command, cwd=folder, environment={"DUMP": str(folder), "SAVING": str(saving_seconds)})
+    wait_until(lambda: len(list(folder.glob("trains-*"))) == 2, lambda: injection.process.poll() is None)
     return injection
 
 
@@ -27,7 +26,8 @@ def saved(folder: Path) -> list[list[str]]:
     return [json.loads(path.read_text())["signals"] for path in sorted(folder.glob("rank*.json"))]
 
 
-def test_a_signal_to_the_command_alone_reaches_every_rank_as_it_is(training: Injection, tmp_path: Path) -> None:
+def test_a_signal_to_the_command_alone_reaches_every_rank_as_it_is(tmp_path: Path) -> None:
+    training = begun_to_train(tmp_path, saving_seconds=1)
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # which scripts agree on with their scheduler: no reason to end
         training.process.send_signal(number)
     training.process.send_signal(signal.SIGTERM)  # as Kubernetes does: to the first process of a container
@@ -37,7 +37,9 @@ def test_a_signal_to_the_command_alone_reaches_every_rank_as_it_is(training: Inj
     assert "interrupted" in done.stderr.splitlines()[-1]
 
 
-def test_a_signal_to_every_process_leaves_ranks_the_time_to_save(training: Injection, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_signal_to_every_process_leaves_ranks_the_time_to_save(tmp_path: Path) -> None:
+    training = begun_to_train(tmp_path, saving_seconds=15)
     for pid in training.processes():  # as Slurm does
         os.kill(pid, signal.SIGTERM)
     training.ended()

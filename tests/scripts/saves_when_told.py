@@ -1,4 +1,4 @@
-"""Trains until SIGTERM, then takes a second to save: writes the signals it got to `rank<N>.json` in the folder DUMP."""
+"""Trains until SIGTERM, then takes SAVING seconds: writes the signals it got to `rank<N>.json` in the folder DUMP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from tiny import batch, dump, finish, network, start
 from torch.nn.parallel import DistributedDataParallel
 
-SAVING_SECONDS = 2.0
 got: set[str] = set()
 
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -32,6 +31,6 @@ while not told:
     told = torch.tensor([float(bool(got & {"SIGTERM", "SIGINT"}))])
     dist.all_reduce(told)  # all ranks leave after the same step
     Path(os.environ["DUMP"], f"trains-{rank}").touch()
-time.sleep(SAVING_SECONDS)
+time.sleep(float(os.environ["SAVING"]))
 dump(model, signals=sorted(got))
 finish()
