@@ -69,7 +69,7 @@ def tuning_figures(wanted: Wanted) -> list[Figure]:
 
 def tuning_figures_of(cases: Sequence[tuning.Case]) -> list[Figure]:
     """Of cases that were measured before, too."""
-    losses = [tuning.loss(case) for case in cases]
+    losses = [tuning.loss(case)[0] for case in cases]
     of = f"{len(cases)} studies" if len(cases) > 1 else "one study"
     shares = [case.tuning_seconds / (case.launch_seconds * tuning.LAUNCHES) for case in cases]
     found = [steps for case in cases if (steps := tuning.found_after(case)) is not None]

@@ -4,8 +4,9 @@
     python -m bench.tuning report FOLDER
 
 Needs root on Linux. One job runs under `bucketlab run --autotune --trials 40`; then the same processes train on with
-every layout that the study tried, in place, in rounds, each in another order. After two rounds only layouts near the
-best stay, until the median of the best is known to half a percent or the rounds are used up. That is the grid which the
+every layout that the study tried, in place, in rounds, each in another order. A layout leaves once it is worse than
+the best by more than 1 % and two standard errors; the one that the study recommends stays. That goes on until each
+difference of those that stay is known to a standard error of 0.3 %, or the time is up. This is the grid which the
 setting found is held against: the tuner's own samples say nothing about how good its choice was.
 """
 
@@ -28,16 +29,19 @@ from bench.prediction import STEADY_HEAP, job_of
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune.files import RESULT
-from bucketlab.tune.pairs import interval_of, level_of
+from bucketlab.tune.pairs import center_of, level_of
 
 _ROOT = Path(__file__).parents[1]
 RATES_MBIT = (1000, 4000)
 MODELS = ("transformer", "convnet", "wide")
 _TRIALS = 40
-_SETTLING_STEPS, _TIMED_STEPS = 3, 4
-_ALL_ROUNDS, _MOST_ROUNDS = 2, 12
-_NEAR = 0.03  # of the best: layouts that stay after the first rounds
-_TIGHT = 0.005
+_SETTLING_STEPS, _TIMED_STEPS, _TIMED_STEPS_OF_FEW = 3, 4, 8
+_ALL_ROUNDS = 3
+_FEW = 12  # layouts, or fewer
+_NEAR = 0.01
+_CLEARLY = 2.0  # standard errors
+_KNOWN = 0.003
+_GRID_SECONDS = 300
 LAUNCHES = 40
 
 
@@ -144,11 +148,16 @@ def train(folder: Path, name: str, steps: int | None) -> None:
             step()
     settings = InPlace([model])
     arms: list[Arm] = rank_0(_arms(folder) if dist.get_rank() == 0 else None)
+    chosen = rank_0(_index_of_chosen(arms, _tuning(folder)) if dist.get_rank() == 0 else None)
     order = random.Random(name)
     staying = list(range(len(arms)))
-    for number in range(_MOST_ROUNDS):
-        if number >= _ALL_ROUNDS:
-            staying = rank_0(_near(arms))
+    began = time.monotonic()
+    while not rank_0(time.monotonic() - began > _GRID_SECONDS):
+        if len(arms[chosen].step_ns) >= _ALL_ROUNDS:
+            staying = rank_0(_near(arms, chosen))
+            if rank_0(_is_known(arms, chosen)):
+                break
+        timed_steps = _TIMED_STEPS_OF_FEW if len(staying) <= _FEW else _TIMED_STEPS
         in_turn = [arms[one] for one in staying]
         order.shuffle(in_turn)
         for arm in in_turn:
@@ -156,15 +165,13 @@ def train(folder: Path, name: str, steps: int | None) -> None:
             for _ in range(_SETTLING_STEPS):
                 step()
             walls = []
-            for _ in range(_TIMED_STEPS):
+            for _ in range(timed_steps):
                 began_ns = time.perf_counter_ns()
                 step()
                 walls.append(time.perf_counter_ns() - began_ns)
             slowest = torch.tensor(walls)
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
             arm.step_ns.append(slowest.tolist())
-        if number >= _ALL_ROUNDS and rank_0(_is_tight(arms)):
-            break
     if dist.get_rank() == 0:
         (folder / "grid.json").write_bytes(msgspec.json.encode(arms))
     dist.barrier()
@@ -175,11 +182,14 @@ def _results(folder: Path) -> list[Path]:
     return list(folder.glob(f"*/bench/{RESULT}"))
 
 
+def _tuning(folder: Path) -> Tuning:
+    return msgspec.json.decode(_results(folder)[0].read_bytes(), type=Tuning)
+
+
 def _arms(folder: Path) -> list[Arm]:
     """Each layout that the study tried, once."""
-    tuning = msgspec.json.decode(_results(folder)[0].read_bytes(), type=Tuning)
     arms: dict[tuple[int, ...], Arm] = {}
-    for trial in tuning.trials:
+    for trial in _tuning(folder).trials:
         assert trial.setting is not None
         candidate = CURRENT if trial.is_current else trial.setting.candidate()
         if trial.state == "complete":
@@ -187,37 +197,40 @@ def _arms(folder: Path) -> list[Arm]:
     return list(arms.values())
 
 
-def _levels(arms: list[Arm]) -> list[list[float]]:
-    """Of each arm and round it took part in, how much longer its step was than that of those that are still there.
+def _index_of_chosen(arms: list[Arm], tuning: Tuning) -> int:
+    chosen = tuning.best if tuning.significant else tuning.baseline
+    return next(number for number, one in enumerate(arms) if one.bucket_bytes == chosen.bucket_bytes)
+
+
+def _longer(arm: Arm, other: Arm) -> tuple[float, float]:
+    """By which part of a step this arm's is longer, and the standard error of that; over the rounds of both.
 
     A layout that left does not come back, so a list's index is the round, and what slowed all of a round drops out.
     """
-    most = max(len(arm.step_ns) for arm in arms)
-    still = [arm for arm in arms if len(arm.step_ns) == most]
-    reference = [statistics.mean(level_of(arm.step_ns[number]) for arm in still) for number in range(most)]
-    return [[level_of(one) - reference[number] for number, one in enumerate(arm.step_ns)] for arm in arms]
+    of_rounds = [level_of(one) - level_of(two) for one, two in zip(arm.step_ns, other.step_ns, strict=False)]
+    return center_of(of_rounds), statistics.pstdev(of_rounds) / math.sqrt(max(1, len(of_rounds) - 1))
 
 
-def _relative(arms: list[Arm]) -> list[float]:
-    """Logarithm of each arm's step time, up to one constant."""
-    return [statistics.median(levels) for levels in _levels(arms)]
+def _best(arms: list[Arm], chosen: int) -> int:
+    """Of the arms that are still there."""
+    most = len(arms[chosen].step_ns)
+    still = [one for one, arm in enumerate(arms) if len(arm.step_ns) == most]
+    return min(still, key=lambda one: _longer(arms[one], arms[chosen])[0])
 
 
-def _near(arms: list[Arm]) -> list[int]:
+def _near(arms: list[Arm], chosen: int) -> list[int]:
     """Which arms stay."""
-    relative = _relative(arms)
-    most = max(len(arm.step_ns) for arm in arms)
-    near = min(relative) + _NEAR
-    return [one for one, arm in enumerate(arms) if len(arm.step_ns) == most and relative[one] <= near]
+    best, most = arms[_best(arms, chosen)], len(arms[chosen].step_ns)
+    stay = []
+    for one, arm in enumerate(arms):
+        longer, error = _longer(arm, best)
+        if one == chosen or (len(arm.step_ns) == most and longer - _CLEARLY * error <= _NEAR):
+            stay.append(one)
+    return stay
 
 
-def _is_tight(arms: list[Arm]) -> bool:
-    relative = _relative(arms)
-    best = _levels(arms)[relative.index(min(relative))]
-    if len(best) < _ALL_ROUNDS + 4:
-        return False
-    low, high = interval_of(best, 0.95)
-    return high - low < 2 * _TIGHT
+def _is_known(arms: list[Arm], chosen: int) -> bool:
+    return all(_longer(arms[one], arms[chosen])[1] <= _KNOWN for one in _near(arms, chosen))
 
 
 # ---- reporting --------------------------------------------------------------------------------------------------
@@ -229,7 +242,7 @@ def report(folder: Path) -> None:
         sys.exit(f"{folder} holds no case.json: measure first")
     for case in cases:
         print(_line(case))
-    within = [loss(case) <= 0.01 for case in cases]
+    within = [loss(case)[0] <= _NEAR for case in cases]
     print(f"within 1 % of the grid's best: {sum(within)} of {len(within)} studies")
 
 
@@ -237,19 +250,17 @@ def _case(folder: Path) -> Case:
     return msgspec.json.decode((folder / "case.json").read_bytes(), type=Case)
 
 
-def loss(case: Case) -> float:
-    """By how much a step takes longer with the setting that the study recommends than with the grid's best."""
-    tuning = case.tuning
-    chosen = tuning.best if tuning.significant else tuning.baseline
-    relative = _relative(case.grid)
-    at = next(number for number, one in enumerate(case.grid) if one.bucket_bytes == chosen.bucket_bytes)
-    return math.expm1(relative[at] - min(relative))
+def loss(case: Case) -> tuple[float, float]:
+    """By how much a step takes longer with the recommended setting than with the grid's best, and its error."""
+    chosen = _index_of_chosen(case.grid, case.tuning)
+    longer, error = _longer(case.grid[chosen], case.grid[_best(case.grid, chosen)])
+    return math.expm1(longer), error
 
 
 def found_after(case: Case) -> int | None:
     """Training steps until a layout within 1 % of the grid's best was first measured."""
-    relative = _relative(case.grid)
-    near = [one.bucket_bytes for one, level in zip(case.grid, relative, strict=True) if level <= min(relative) + 0.01]
+    best = case.grid[_best(case.grid, _index_of_chosen(case.grid, case.tuning))]
+    near = [one.bucket_bytes for one in case.grid if _longer(one, best)[0] <= _NEAR]
     steps = [one.after_steps for one in case.tuning.trials if one.bucket_bytes in near and one.after_steps is not None]
     return min(steps, default=None)
 
@@ -263,11 +274,12 @@ def _line(case: Case) -> str:
         if tuning.speedup is None or tuning.ci95 is None
         else (f"{tuning.speedup:+.1%} [{tuning.ci95[0]:+.1%}, {tuning.ci95[1]:+.1%}]")
     )
+    longer, error = loss(case)
     launches = case.launch_seconds * LAUNCHES
     return (
         f"{case.model} at {case.mbit_per_s} Mbit/s{'' if case.predicted else ', no prediction'}: "
         f"{'takes' if tuning.significant else 'keeps'} {chosen.bucket_cap_mb or chosen.bucket_cap_mb_list} MiB, "
-        f"measured {speedup}; {loss(case):.1%} from the best of {len(case.grid)} layouts "
+        f"measured {speedup}; {longer:.1%} (standard error {error:.1%}) from the best of {len(case.grid)} layouts "
         f"({rounds[0]} to {rounds[-1]} rounds); such a setting first tried after {found_after(case)} steps; "
         f"{tuning.steps} steps, {case.tuning_seconds:.0f} s against {launches:.0f} s of {LAUNCHES} launches "
         f"({case.tuning_seconds / launches:.2f}); own work {tuning.own_share or 0:.1%} of the time"

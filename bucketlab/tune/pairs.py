@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 _RESAMPLES = 2000
 _MAD_OF_NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
@@ -35,8 +36,22 @@ def noise_of(levels: Sequence[float]) -> float:
     return float(_MAD_OF_NORMAL * np.median(np.abs(np.diff(levels))) / math.sqrt(2))
 
 
+def center_of(log_gains: Sequence[float]) -> float:
+    """Median of the means of all pairs of values, each with itself too (Hodges and Lehmann 1963).
+
+    It stands bad rounds as well as the median does, and varies hardly more than a mean where there are none.
+    """
+    return float(_centers(np.asarray(log_gains, dtype=np.float64)[None, :])[0])
+
+
+def _centers(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    one, other = np.triu_indices(samples.shape[1])
+    centers: NDArray[np.float64] = np.median((samples[:, one] + samples[:, other]) / 2, axis=1)
+    return centers
+
+
 def interval_of(log_gains: Sequence[float], confidence: float, seed: int = 0) -> tuple[float, float]:
-    """Percentile bootstrap interval of the median, whole rounds resampled (Efron and Tibshirani 1993, chapter 13).
+    """Percentile bootstrap interval of `center_of`, whole rounds resampled (Efron and Tibshirani 1993, chapter 13).
 
     Args:
         log_gains: one per round; rounds are taken to be independent, their own order of blocks is random.
@@ -45,7 +60,7 @@ def interval_of(log_gains: Sequence[float], confidence: float, seed: int = 0) ->
     """
     gains = np.asarray(log_gains, dtype=np.float64)
     picks = np.random.default_rng(seed).integers(0, len(gains), (_RESAMPLES, len(gains)))
-    low, high = np.quantile(np.median(gains[picks], axis=1), [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(_centers(gains[picks]), [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 

@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Literal
 
@@ -27,6 +28,7 @@ from bucketlab.schema.tuning import (
     Compression,
     JobIdentity,
 )
+from bucketlab.tune.beliefs import features_of
 
 _CAPACITIES = 300  # over the whole range; with two digits no more than 90 in a factor of ten are different
 _PREDICTED_STARTS = 5
@@ -130,7 +132,7 @@ class Layout:
         return max(0.0, math.log2(self.low_mb / cap_mb), math.log2(cap_mb / self.high_mb))
 
 
-@dataclass
+@dataclass(eq=False)
 class Space:
     """The candidates of one job."""
 
@@ -199,6 +201,30 @@ class Space:
             if inside and all(abs(math.log(cap / other)) > math.log(_APART) for other in chosen):
                 chosen.append(cap)
         return [Capacities(bucket_cap_mb=cap) for cap in chosen[:_PREDICTED_STARTS]]
+
+    def predicted_gain(self, bucket_bytes: tuple[int, ...]) -> float:
+        """Logarithm of the speed-up predicted for this layout, or the one most like it; zero without a prediction."""
+        prediction = self.job.prediction
+        if prediction is None or not self.predicted_ns:
+            return 0.0
+        step_ns = self.predicted_ns.get(bucket_bytes)
+        if step_ns is None:
+            here = np.array(features_of(bucket_bytes))
+            like = min(self.predicted_ns, key=lambda one: float(np.abs(np.array(features_of(one)) - here).sum()))
+            step_ns = self.predicted_ns[like]
+        return math.log(prediction.current_step_ns / step_ns)
+
+    @cached_property
+    def predicted_ns(self) -> dict[tuple[int, ...], int]:
+        """Of each layout that a step was predicted for."""
+        points = self.job.prediction.points if self.job.prediction else []
+        told = [
+            (Capacities(bucket_cap_mb_list=tuple(point.bucket_cap_mb_list)), point.step_ns)
+            if point.bucket_cap_mb_list
+            else (Capacities(bucket_cap_mb=point.bucket_cap_mb, first_bucket_mb=point.first_bucket_mb), point.step_ns)
+            for point in points
+        ]
+        return {self.bucket_bytes(capacities): step_ns for capacities, step_ns in told if capacities.mb()}
 
     def _distinct(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         found = {self.key(CURRENT): CURRENT}

@@ -4,9 +4,11 @@ Whoever runs the steps asks for a block, trains its steps with the block's candi
 what is tried, and how often, is decided here. `Tuner._flow` reads from top to bottom in that order.
 
     search      each candidate in one short block between two of the current setting; its speed-up is over their mean
-    narrowing   the best of them and the current setting in rounds, each round in random order; clear losers drop out
+    narrowing   those that may be the best by all that is known together (`beliefs`), and the current setting, in
+                rounds, each in random order, until choosing one of them cannot cost much
     final race  the best two and the current setting in rounds, and nothing measured before counts: of many noisy
-                candidates the one that looks best was lucky too, and fresh steps do not share that luck
+                candidates the one that looks best was lucky too, and fresh steps do not share that luck. From half of
+                it on the second stays away where it is clearly behind; the interval is made for two all the same
 
 How many rounds make the interval tight enough is settled before the race, from the noise that the search has seen. A
 race that is looked at and stopped once it looks good, or only once its interval looks narrow, errs more often than it
@@ -27,7 +29,8 @@ import numpy as np
 
 from bucketlab.link.sweep import Search
 from bucketlab.schema.tuning import CURRENT, Candidate, TunedSetting, TunedTrial, Tuning
-from bucketlab.tune.pairs import interval_of, level_of, noise_of, speedup_of
+from bucketlab.tune.beliefs import Beliefs, features_of
+from bucketlab.tune.pairs import center_of, interval_of, level_of, noise_of, speedup_of
 from bucketlab.tune.proposals import Proposals, params_of
 from bucketlab.tune.records import Created, Records, RoundRecord, Stored, StoredTrial, TrialRecord
 from bucketlab.tune.space import JobFacts, Key, Space, how_to_apply
@@ -39,19 +42,19 @@ _BLOCK_STEPS = 4
 # A block of fewer milliseconds is mostly the noise of clocks and schedulers, and the study's own work would show.
 _SHORTEST_BLOCK_NS = 200_000_000
 _MOST_BLOCK_STEPS = 64
-# Settings whose search says no more than that they may be the best, as standard deviations of its noise.
-_CONTENDING = 2.5
+# Layouts that are the fastest with this chance, by all that is known, are measured again.
+_CONTENDING = 0.02
 _MOST_CONTENDERS = 6
-_NARROWING_ROUNDS = 5
-_CLEARLY_WORSE = 2.5
-_ALIKE = 0.004  # two settings whose order matters to nobody
+_NARROWING_ROUNDS = 12
+_ALIKE = 0.003  # settings whose order matters to nobody
 _FINALISTS = 2
 _MISSES = 0.05
+# Blocks of the final race are longer: with few settings left, the steps that settle a change weigh more than drift.
+_RACE_BLOCK_STEPS = 8
 _FEWEST_ROUNDS, _MOST_ROUNDS = 12, 30
-_TIGHT = 0.01  # half width of an interval that nobody needs tighter ...
+_TIGHT = 0.0075  # half width of an interval that nobody needs tighter ...
 _TIGHT_SHARE = 0.2  # ... or this part of the speed-up itself
-# A median spreads by this factor more than a mean of normal values.
-_MEDIAN_OVER_MEAN = 1.25
+_CLEARLY_WORSE = 2.0  # deviations by which the second drops out of the race, from half of it on
 _SHARE_FOR_SEARCH = 0.55  # of a limited number of steps
 _ATTEMPTS = 3  # at a block that comes back without steps or fails with the current setting
 
@@ -183,6 +186,9 @@ class Tuner:
         self._typical_ns = step_ns
         self._final: list[dict[int | None, list[int]]] = []
         self._finalists: list[_Arm] = []
+        self._race_block_steps = _RACE_BLOCK_STEPS
+        if step_budget is not None and self._race_steps() > step_budget * (1 - _SHARE_FOR_SEARCH):
+            self._race_block_steps = _BLOCK_STEPS
         self._planned_rounds = 0  # of the final race; settled when it begins
         self._stored_rounds: list[RoundRecord] = []
         self._round_written: Future[None] | None = None
@@ -241,7 +247,7 @@ class Tuner:
         gain = best.gain if best else None
         if self._finalists and len(self._final) > 1:
             best = self._leader()
-            gain = float(np.median(self._gains_of(best)))
+            gain = center_of(self._gains_of(best))
         return Progress(
             phase=self.phase,
             trials=self._tried(),
@@ -265,7 +271,7 @@ class Tuner:
         try:
             yield from self._find()
             self.phase = "narrowing"
-            finalists = self._race_begun_before() or (yield from self._narrow(self._contenders()))
+            finalists = self._race_begun_before() or (yield from self._narrow())
             self.phase = "final race"
             yield from self._race(finalists)
         except _Over as over:
@@ -300,24 +306,18 @@ class Tuner:
             self._records.complete(created, math.exp(-gain))
             before = after
 
-    def _narrow(self, arms: list[_Arm]) -> Generator[Block, _Told, list[_Arm]]:
-        """Rounds among the best, until two are left, or those that are left are as good as alike."""
-        rounds = 0
-        while (
-            len(arms) > _FINALISTS
-            and rounds < _NARROWING_ROUNDS
-            and self._affords(len(arms) + 1, reserve=self._race_steps())
-        ):
+    def _narrow(self) -> Generator[Block, _Told, list[_Arm]]:
+        """Rounds among those that may be the fastest, until one of them is, or as good as that."""
+        for _ in range(_NARROWING_ROUNDS):
+            arms, regret = self._contenders()
+            if regret < _ALIKE or not self._affords(len(arms) + 1, reserve=self._race_steps()):
+                break
             blocks = yield from self._round("narrowing", arms)
-            arms = [arm for arm in arms if arm.failure is None]
             if None in blocks:
                 for arm in arms:
-                    arm.gains.append(level_of(blocks[None]) - level_of(blocks[arm.number]))
-            rounds += 1
-            arms = self._without_clear_losers(arms)
-            if self._error_of(arms) * math.sqrt(2) < _ALIKE:
-                break
-        return sorted(arms, key=lambda arm: -arm.gain)[:_FINALISTS]
+                    if arm.failure is None:
+                        arm.gains.append(level_of(blocks[None]) - level_of(blocks[arm.number]))
+        return self._contenders()[0][:_FINALISTS]
 
     def _race(self, finalists: list[_Arm]) -> _Flow:
         if not finalists and self.most_trials:
@@ -325,9 +325,10 @@ class Tuner:
         self._finalists = finalists
         self._planned_rounds = self._planned_rounds or self._rounds_needed()
         while len(self._final) < self._planned_rounds:
-            if not self._affords(len(self._finalists) + 1):
+            racing = self._racing()
+            if not self._affords(len(racing) + 1):
                 raise _Over("the steps that it was given are spent")
-            blocks = yield from self._round("final", self._finalists)
+            blocks = yield from self._round("final", racing)
             left = [arm for arm in self._finalists if arm.failure is None]
             if self._finalists and not left:
                 raise _Over("every finalist failed in the final race")
@@ -337,17 +338,30 @@ class Tuner:
                 self._final.append(blocks)
         self.reason = "the final race is run"
 
+    def _racing(self) -> list[_Arm]:
+        """The finalists; from half of the race on without the second, where it is clearly behind the first."""
+        if len(self._final) < self._planned_rounds / 2 or len(self._finalists) < 2:
+            return self._finalists
+        first = self._leader()
+        second = next(arm for arm in self._finalists if arm is not first)
+        if len(self._gains_of(second)) < len(self._gains_of(first)):
+            return [first]
+        behind = [one - other for one, other in zip(self._gains_of(first), self._gains_of(second), strict=True)]
+        error = float(np.std(behind)) / math.sqrt(len(behind))
+        return [first] if center_of(behind) > _CLEARLY_WORSE * error else self._finalists
+
     # ---- blocks ----------------------------------------------------------------------------------------------
 
     def _block(self, number: int | None, candidate: Candidate) -> Block:
         settle_steps = 0 if candidate == self._in_force else self.settle_steps
         return Block(number, candidate, self._block_steps(), settle_steps)
 
-    def _block_steps(self) -> int:
+    def _block_steps(self, phase: str | None = None) -> int:
+        fewest = self._race_block_steps if (phase or self.phase) == "final race" else _BLOCK_STEPS
         step_ns = float(np.median(self._current_ns[-16:])) if self._current_ns else self._typical_ns
         if step_ns is None:
-            return _BLOCK_STEPS
-        return max(_BLOCK_STEPS, min(_MOST_BLOCK_STEPS, math.ceil(_SHORTEST_BLOCK_NS / step_ns)))
+            return fewest
+        return max(fewest, min(_MOST_BLOCK_STEPS, math.ceil(_SHORTEST_BLOCK_NS / step_ns)))
 
     def _trained(self, block: Block) -> Generator[Block, _Told, _Told]:
         """The block, given out again as long as it comes back with neither steps nor a failure."""
@@ -576,9 +590,11 @@ class Tuner:
         before = [one for one in self._stored_rounds if one.stage == "final" and one.tried == self._tried()]
         if not before:
             return []
-        finalists = [arm for arm in self._arms if arm.number in before[-1].of and arm.failure is None]
+        last = set(before[-1].of)
+        race = max((one.of for one in reversed(before) if last <= set(one.of)), key=len)
+        finalists = [arm for arm in self._arms if arm.number in race and arm.failure is None]
         for record in before:
-            if record.of == before[-1].of and "current" in record.step_ns:
+            if last <= set(record.of) <= set(race) and "current" in record.step_ns:
                 blocks = {None if one == "current" else int(one): ns for one, ns in record.step_ns.items()}
                 self._final.append(blocks)
                 self._current_ns += blocks[None]
@@ -589,39 +605,48 @@ class Tuner:
 
     # ---- comparing -------------------------------------------------------------------------------------------
 
-    def _contenders(self) -> list[_Arm]:
-        """Of each layout that may be the best one trial, the best first."""
+    def _contenders(self) -> tuple[list[_Arm], float]:
+        """Layouts that may be the fastest, one trial of each, the most promising first; what choosing it now may cost.
+
+        At least two, where there are two; the cost is a part of a step, on average.
+        """
         usable: dict[Key, _Arm] = {}
         for arm in self._arms:
             if arm.gains and arm.failure is None and arm.key != self._current_key:
                 usable.setdefault(arm.key, arm)
-        ranked = sorted(usable.values(), key=lambda arm: -arm.gain)
-        if not ranked:
-            return []
-        # A pair has the noise of its block and of the mean of two neighbours, and two pairs are compared.
-        near = ranked[0].gain - _CONTENDING * self._block_noise() * math.sqrt(1.5 * 2) - _ALIKE
-        close = [arm for arm in ranked if arm.gain >= near]
-        return close[:_MOST_CONTENDERS] if len(close) >= _FINALISTS else ranked[:_FINALISTS]
+        arms = list(usable.values())
+        if not arms:
+            return [], 0.0
+        # A pair has the noise of its block and of the mean of two neighbours.
+        believed = Beliefs.of(
+            np.array([features_of(arm.key.bucket_bytes, self._options_as_numbers(arm)) for arm in arms]),
+            np.array([self.space.predicted_gain(arm.key.bucket_bytes) for arm in arms]),
+            [arm.gains for arm in arms],
+            math.sqrt(1.5) * self._block_noise(),
+        )
+        ranked = sorted(range(len(arms)), key=lambda one: -believed.mean[one])
+        ranked[1:] = sorted(ranked[1:], key=lambda one: (-believed.chances[one], -believed.mean[one]))
+        near = [one for at, one in enumerate(ranked) if at < _FINALISTS or believed.chances[one] >= _CONTENDING]
+        return [arms[one] for one in near[:_MOST_CONTENDERS]], believed.regret
+
+    def _options_as_numbers(self, arm: _Arm) -> list[float]:
+        view, static, compression = arm.key.options
+        return [float(view), float(static), *(float(compression == one) for one in self.search.compression)]
 
     def _block_noise(self) -> float:
         return noise_of(self._levels)
-
-    def _error_of(self, arms: list[_Arm]) -> float:
-        """Standard error of one of these arms' gain."""
-        fewest = min(len(arm.gains) for arm in arms)
-        return self._block_noise() * math.sqrt(2 / fewest)
-
-    def _without_clear_losers(self, arms: list[_Arm]) -> list[_Arm]:
-        ranked = sorted(arms, key=lambda arm: -arm.gain)
-        best = ranked[0].gain if ranked else 0.0
-        worse = _CLEARLY_WORSE * self._error_of(ranked) * math.sqrt(2) if ranked else 0.0
-        return [arm for at, arm in enumerate(ranked) if at < _FINALISTS or arm.gain >= best - worse]
 
     def _gains_of(self, arm: _Arm) -> list[float]:
         return [level_of(blocks[None]) - level_of(blocks[arm.number]) for blocks in self._final if arm.number in blocks]
 
     def _leader(self) -> _Arm:
-        return max(self._finalists, key=lambda arm: float(np.median(self._gains_of(arm) or [-math.inf])))
+        """The faster of the finalists that ran the whole race."""
+
+        def rank(arm: _Arm) -> tuple[int, float]:
+            gains = self._gains_of(arm)
+            return len(gains), center_of(gains or [-math.inf])
+
+        return max(self._finalists, key=rank)
 
     def _interval(self, arm: _Arm) -> tuple[float, float]:
         """Such that the intervals of all finalists hold at once: the better of two is reported, whichever it is."""
@@ -632,7 +657,8 @@ class Tuner:
         if not self._finalists:
             return _FEWEST_ROUNDS
         tight = max(_TIGHT, _TIGHT_SHARE * max(abs(arm.gain) for arm in self._finalists))
-        deviation = _MEDIAN_OVER_MEAN * math.sqrt(2) * self._block_noise()
+        shorter = self._block_steps("search") / self._block_steps("final race")
+        deviation = math.sqrt(2 * shorter) * self._block_noise()
         quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
         return min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
 
@@ -642,7 +668,7 @@ class Tuner:
         return self.steps + blocks * (self.settle_steps + self._block_steps()) + reserve <= self.step_budget
 
     def _race_steps(self, rounds: int = _FEWEST_ROUNDS) -> int:
-        return rounds * (_FINALISTS + 1) * (self.settle_steps + self._block_steps())
+        return rounds * (_FINALISTS + 1) * (self.settle_steps + self._block_steps("final race"))
 
     def _steps_left(self) -> int | None:
         """A guess: the trials to come, four narrowing rounds of four, and a final race half way to its longest."""
@@ -666,7 +692,7 @@ class Tuner:
         leader = self._leader() if self._finalists and self._final else None
         gains = self._gains_of(leader) if leader else []
         interval = self._interval(leader) if leader and len(gains) >= _FEWEST_ROUNDS else None
-        gain = float(np.median(gains)) if gains else None
+        gain = center_of(gains) if gains else None
         significant = interval is not None and interval[0] > 0
         raced = [ns for blocks in self._final for ns in blocks[None]] or self._current_ns
         base_ns = float(np.median(raced)) if raced else None
@@ -698,7 +724,7 @@ class Tuner:
 
     def _trial(self, arm: _Arm) -> TunedTrial:
         raced = self._gains_of(arm) if arm in self._finalists else []
-        gain = float(np.median(raced)) if raced else arm.gain
+        gain = center_of(raced) if raced else arm.gain
         return TunedTrial(
             number=arm.number,
             params=params_of(arm.candidate, self.space)[0],
