@@ -126,6 +126,9 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
     )
     if done.result is not None:
         _write_scalars(done.result, folder)
+    if done.folder is None:
+        with contextlib.suppress(OSError):  # it is that of rank 0 on a shared disk
+            folder.rmdir()
     return done
 
 
@@ -205,12 +208,12 @@ def run_study(job: Job, study: Study) -> Tuned:
         why = _why_not_over(outcome, job, argv, study)
         if outcome.interrupted:
             raise Interrupted(f"{why}{_goes_on(study.task)}")
+        if study.keep_running and _ended_well(outcome):
+            return _only_trained(study, why)
         trained = any(one.ddp_modules for one in outcome.endings) or any(one.steps for one in outcome.progress)
         if (not outcome.exit_code and not trained) or own_failure(outcome):
             raise WorkFailed(why)  # another launch would meet it again
         live = lives[0] if lives else None
-        if study.keep_running and not outcome.exit_code and (study.folder / RESULT).is_file():
-            return Tuned(study.folder, load_result(study.folder), [f"{why} It has trained to its own end."])
         lost_a_rank = any(one.failure for one in outcome.endings)  # which may end well all the same: we end it
         crashed = bool(outcome.exit_code) or outcome.stalled or lost_a_rank
         place = _place_of_crash(outcome)
@@ -353,6 +356,8 @@ def _why_not_over(outcome: Outcome, job: Job, argv: list[str], study: Study) -> 
 
 def _judge(outcome: Outcome, job: Job, argv: list[str], study: Study) -> Tuned:
     failure = next((one.failure for one in outcome.endings if one.failure), None)
+    if failure and study.keep_running and _ended_well(outcome):
+        return _only_trained(study, failure)
     if failure:
         raise WorkFailed(failure)
     if outcome.rank_0_is_elsewhere():
@@ -361,6 +366,19 @@ def _judge(outcome: Outcome, job: Job, argv: list[str], study: Study) -> Tuned:
         why = why_it_failed(outcome, job, argv, study.timeout_seconds)
         raise WorkFailed(f"{why} The study is in {study.folder}.")
     return Tuned(study.folder, load_result(study.folder), [])
+
+
+def _ended_well(outcome: Outcome) -> bool:
+    """Whether the script did: one that was started to train has not failed, whatever became of the study."""
+    return not outcome.exit_code and not outcome.interrupted and not outcome.stalled
+
+
+def _only_trained(study: Study, why: str) -> Tuned:
+    """A training to its own end, with what of the study there is."""
+    remarks = [f"{why} The script ran to its own end."]
+    if not (study.folder / RESULT).is_file():
+        return Tuned(None, None, remarks)
+    return Tuned(study.folder, load_result(study.folder), remarks)
 
 
 def _goes_on(task: TuneTask) -> str:

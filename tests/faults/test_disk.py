@@ -168,6 +168,25 @@ def test_a_study_on_a_file_system_that_becomes_read_only_tells_at_least_what_it_
 
 @pytest.mark.fault(
     "disk",
+    "the file system becomes read-only while trials are measured",
+    command="run --autotune",
+    outcome="the script trains to its end with its own exit code; the last line names the file and the cause",
+)
+@pytest.mark.long
+def test_a_training_whose_study_cannot_be_written_ends_as_it_would_have(tmp_path: Path) -> None:
+    with file_system(tmp_path / "fixed", "size=16m") as fixed:
+        options = ["--autotune", "--no-prediction", "--trials", "2", "--study", "one", "--out", str(fixed)]
+        job = begun("run", *options, PLAIN, cwd=tmp_path, environment={"STEPS": "4000", "DUMP": str(tmp_path)})
+        job.wait_for_study("search")
+        make_read_only(fixed)
+        done = job.ended(timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Read-only file system" in last_line(done) and "ran to its own end" in last_line(done)
+    assert len(list(tmp_path.glob("rank*.json"))) == 2  # which the script writes at its end
+
+
+@pytest.mark.fault(
+    "disk",
     "the file system becomes read-only, and then a rank is killed",
     command="tune",
     outcome="exit code 1; the message names both causes; trials measured before are whole in the database",

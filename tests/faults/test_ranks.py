@@ -15,6 +15,7 @@ import pytest
 
 from bucketlab.runs import load_profile
 from bucketlab.schema.tuning import Tuning
+from bucketlab.tune.files import load_result
 from bucketlab.worker.progress import PHASES
 from tests.commands import SCRIPTS, last_line
 from tests.faults.injecting import Injection, begun, wait_until
@@ -304,6 +305,23 @@ def test_a_rank_killed_while_the_result_is_written_costs_a_launch_and_no_steps(t
     result = _goes_on_to_its_result(job.ended(timeout=200), tmp_path, before)
     assert len(_measured(tmp_path)) == 4  # with the script's own setting
     assert not [trial for trial in result.trials if trial.failure]
+
+
+@pytest.mark.fault(
+    "ranks",
+    "kill -9 of rank 0 after the study is over",
+    command="run --autotune",
+    outcome="exit code 1; the last line names rank and signal; the result is whole; the training is not begun anew",
+)
+@pytest.mark.long
+def test_a_rank_killed_after_its_study_is_not_taken_for_one_of_another_node(tmp_path: Path) -> None:
+    options = ["--autotune", "--trials", "1", "--no-prediction", "--study", "one"]
+    job = begun("run", *options, SCRIPTS / "plain.py", cwd=tmp_path, environment=LONG)
+    os.kill(job.wait_for("done")[0].pid, signal.SIGKILL)
+    done = job.ended()
+    assert done.returncode == 1
+    assert "rank 0" in last_line(done) and "SIGKILL" in last_line(done), done.stderr[-3000:]
+    assert load_result(tmp_path / "sweeps" / "one").finished
 
 
 # ---- the launcher ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import optuna
 import pytest
 
+from bucketlab import tuning
 from bucketlab.errors import BadInput
 from bucketlab.schema.tuning import CURRENT
 from bucketlab.tune import records
@@ -180,3 +181,13 @@ def test_a_trial_that_cannot_be_blamed_is_said_with_the_cause(database: Path, mo
     stored = Records(f"sqlite:///{database}", "simulated")
     assert stored.load(IDENTITY).result().failed_later == {1: "rank 1 was killed"}
     stored.close()
+
+
+def test_scalars_that_cannot_be_written_cost_a_study_nothing_but_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scalars").write_text("a file, not a folder")
+    tuning._write_scalars(tuned(job(0), trials=3), tmp_path)
+    assert (
+        capsys.readouterr().err == "bucketlab: TensorBoard's scalars of the trials were not written: Not a directory.\n"
+    )
