@@ -318,7 +318,8 @@ class _Search:
         )
         if not significant or setting is None:
             return msgspec.structs.replace(self.before, environment=environment)
-        base_ns = median(one.own_step_ns for one in groups.launched if one.stage == "race" and one.own_step_ns)
+        as_it_is = [one for one in groups.launched if one.stage == "race" and not one.variables]
+        base_ns = median(one.own_step_ns for one in as_it_is if one.own_step_ns)
         is_tuned = any(one.is_tuned for one in groups.launched if one.variables == leader)
         lines = [in_shell(leader)]
         if is_tuned:

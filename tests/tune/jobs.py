@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 from pathlib import Path
+
+from bucketlab.schema.tuning import Tuning
 
 LONG = {"STEPS": "100000"}  # ended by the study
 
@@ -40,3 +44,28 @@ def kill_all(root: int) -> None:
         family |= grown
     for pid in family:
         os.kill(pid, signal.SIGKILL)
+
+
+def finished_trials(storage: str) -> list[tuple[int, float]]:
+    """Numbers and values of finished trials; read only, since Optuna would make the tables that the job makes."""
+    path = storage.removeprefix("sqlite:///")
+    query = (
+        "select number, value from trials join trial_values using (trial_id) where state = 'COMPLETE' order by number"
+    )
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            return database.execute(query).fetchall()
+    except sqlite3.OperationalError:
+        return []  # not made yet
+
+
+def check_step_times(result: Tuning) -> None:
+    """Of a search over variables: the baseline is of launches without them, the best step of those with them."""
+    assert result.environment is not None
+    race = [one for one in result.environment.launches if one.stage == "race"]
+    before = [one.own_step_ns for one in race if not one.variables and one.own_step_ns]
+    after = [one.setting.step_ns for one in race if one.variables and one.setting and one.setting.step_ns]
+    assert result.baseline.step_ns is not None and result.best.step_ns is not None
+    assert min(before) <= result.baseline.step_ns <= max(before)
+    # From the baseline by the median of the race's gains, whose rounds are not those of the median baseline.
+    assert min(after) * min(before) / max(before) <= result.best.step_ns <= max(after) * max(before) / min(before)

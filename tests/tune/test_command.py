@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
 from tests.commands import SCRIPTS, bucketlab, profiled, start
-from tests.tune.jobs import LONG, kill_all
+from tests.tune.jobs import LONG, finished_trials, kill_all
 
 PLAIN = SCRIPTS / "plain.py"
 
@@ -171,14 +169,14 @@ def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) ->
     command = ["tune", "--json", "--trials", "6", "--study", "killed", PLAIN]
     storage = f"sqlite:///{tmp_path}/sweeps/killed/study.db"
     process = start(*command, cwd=tmp_path, environment=LONG)
-    while len(_finished(storage)) < 3:
+    while len(finished_trials(storage)) < 3:
         assert process.poll() is None
         time.sleep(0.2)
     kill_all(process.pid)
     process.wait()
-    before = _finished(storage)
+    before = finished_trials(storage)
     result = tuned(*command[2:], cwd=tmp_path)
-    after = _finished(storage)
+    after = finished_trials(storage)
     assert after[: len(before)] == before
     assert len({tuple(trial.bucket_bytes) for trial in result.trials}) == len(result.trials)
     assert result.finished
@@ -209,19 +207,6 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _finished(storage: str) -> list[tuple[int, float]]:
-    """Numbers and values of finished trials; read only, since Optuna would make the tables that the job makes."""
-    path = storage.removeprefix("sqlite:///")
-    query = (
-        "select number, value from trials join trial_values using (trial_id) where state = 'COMPLETE' order by number"
-    )
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            return database.execute(query).fetchall()
-    except sqlite3.OperationalError:
-        return []  # not made yet
-
-
 def test_a_job_whose_buckets_cannot_change_in_place_is_told_of_relaunch(tmp_path: Path) -> None:
     script = SCRIPTS / "sparse_embedding.py"
     done = bucketlab("tune", "--trials", "2", script, cwd=tmp_path, environment=LONG)
@@ -235,7 +220,7 @@ def test_with_relaunch_each_setting_is_given_to_the_constructor(tmp_path: Path) 
     command = ["tune", "--relaunch", "--study", "killed", PLAIN]
     storage = f"sqlite:///{tmp_path}/sweeps/killed/study.db"
     process = start(*command, cwd=tmp_path, environment=LONG)
-    while len(_finished(storage)) < 3:
+    while len(finished_trials(storage)) < 3:
         assert process.poll() is None
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ from bucketlab.schema.tuning import Launched, Tuning
 from bucketlab.tune.files import RESULT, load_result
 from bucketlab.tune.launched import SUFFIX, LaunchRecords
 from tests.commands import SCRIPTS, bucketlab, last_line, start
-from tests.tune.jobs import LONG, kill_all, paced_sweep
+from tests.tune.jobs import LONG, check_step_times, kill_all, paced_sweep
 
 PACED = SCRIPTS / "paced.py"
 SWEEP = paced_sweep('PACE = ["fast", "none"]\nPACE_OF = ["us"]')
@@ -123,6 +123,7 @@ def test_the_whole_result_is_over_the_job_as_it_is_and_says_what_to_export(resum
     assert result.speedup is not None
     assert result.speedup > 0.5
     assert result.how_to_apply.splitlines()[0] == "export PACE=fast"
+    check_step_times(result)
 
 
 @pytest.mark.long
