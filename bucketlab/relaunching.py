@@ -1,17 +1,22 @@
 """`bucketlab tune --relaunch`: the same study where buckets cannot be changed in place; each block is a launch.
 
 The setting goes into DDP's constructor, the study runs in this process. Slow, since every block pays a start of the
-job, and less exact, since the blocks that are compared lie further apart in time.
+job, and less exact, since the blocks that are compared lie further apart in time. On several nodes the commands agree
+on each launch, as where environment variables are searched.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
 from bucketlab.errors import Interrupted, WorkFailed
+from bucketlab.launch import nodes
 from bucketlab.launch.command import Job, without_secrets
 from bucketlab.launch.scratch import scratch_folder
 from bucketlab.predict.assignment import takes_lists
@@ -20,8 +25,8 @@ from bucketlab.report.tuning import progress_line
 from bucketlab.runs import load_profile, write_json
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
-from bucketlab.schema.tuning import CURRENT, Tuning
-from bucketlab.tune import Block, JobFacts, Tuner
+from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
+from bucketlab.tune import Block, JobFacts, Progress, Tuner
 from bucketlab.tune.files import RESULT
 from bucketlab.tune.records import shown_url
 from bucketlab.worker.config import Setting, TuneTask
@@ -30,13 +35,14 @@ from bucketlab.worker.config import Setting, TuneTask
 _FEWEST_STEPS = 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Launches:
     """Runs the job once for each block."""
 
     job: Job
     options: ProfileOptions
     study: str
+    seconds: list[float] = field(default_factory=list)  # that each block took
 
     def profiled(self) -> Profile | None:
         """The job as it is, measured in all that prediction needs; None on a node that rank 0 does not run on."""
@@ -45,19 +51,44 @@ class _Launches:
 
     def trained(self, block: Block) -> tuple[list[int], list[int], str | None]:
         """Step times, bucket sizes and failure of one block."""
-        setting = None if block.candidate == CURRENT else Setting(candidate=block.candidate, study=self.study)
-        steps = max(_FEWEST_STEPS, block.steps)
-        options = replace(self.options, setting=setting, only_time=True, timed_steps=steps)
+        began = time.monotonic()
         try:
-            folder = profile(self.job, options).folder
+            folder = self.launched(block.candidate, block.steps)
         except Interrupted:
             raise
         except WorkFailed as error:
             return [], [], str(error)
-        assert folder is not None
+        finally:
+            self.seconds.append(time.monotonic() - began)
+        if folder is None:
+            raise WorkFailed("rank 0 has moved to another node: give its node --node-rank 0 and --master-addr.")
         found = load_profile(folder)
         step_ns = found.step.samples if found.step else []
         return step_ns, [size for module in found.modules for size in module.bucket_bytes], None
+
+    def launched(self, candidate: Candidate, steps: int) -> Path | None:
+        """The folder of a launch's profile; None on a node that rank 0 does not run on."""
+        setting = None if candidate == CURRENT else Setting(candidate=candidate, study=self.study)
+        options = replace(self.options, setting=setting, only_time=True, timed_steps=max(_FEWEST_STEPS, steps))
+        return profile(self.job, options).folder
+
+    def follow(self, meeting: nodes.Nodes) -> None:
+        """The launches that rank 0's node makes, on a node of the others."""
+        for word in meeting.heard():
+            block = msgspec.json.decode(word["block"], type=_Word)
+            try:
+                self.launched(block.candidate, block.steps)
+            except Interrupted:
+                raise
+            except WorkFailed as error:
+                say(f"that launch failed: {error}")
+
+
+class _Word(msgspec.Struct, kw_only=True):
+    """What the nodes' commands need to know of a launch."""
+
+    candidate: Candidate
+    steps: int
 
 
 def tune_by_launches(job: Job, task: TuneTask, options: ProfileOptions) -> Tuning | None:
@@ -72,28 +103,60 @@ def tune_by_launches(job: Job, task: TuneTask, options: ProfileOptions) -> Tunin
         BadInput: nothing was started, or the storage is of another job.
         WorkFailed: the job does not run as it is.
     """
+    nodes.check(job)
     with scratch_folder() as scratch:
         launches = _Launches(job, replace(options, out=scratch), task.study)
         first = launches.profiled()
-        if first is None:
-            return None
-        tuner = Tuner(
-            JobFacts.of(first, takes_lists(first.versions.get("torch", "")), first.kind),
-            task.search,
-            task.storage,
-            task.study,
-            task.trials,
-            task.steps,
-            settle_steps=0,
-        )
-        try:
-            while (block := tuner.next_block()) is not None:
-                say(progress_line(tuner.progress()))
-                tuner.tell(block, *launches.trained(block))
-        finally:
-            result = _written(tuner.result(), job, task)
-            tuner.close()
+        if nodes.count_of(job) == 1:
+            return None if first is None else _led(launches, task, first, lambda block: None)
+        with nodes.meeting(job, options.timeout_seconds) as meeting:
+            if first is None:
+                launches.follow(meeting)
+                return None
+            try:
+                return _led(launches, task, first, lambda block: meeting.tell({"block": _word(block)}))
+            finally:
+                meeting.tell_end()
+
+
+def _word(block: Block) -> str:
+    return msgspec.json.encode(_Word(candidate=block.candidate, steps=block.steps)).decode()
+
+
+def _led(launches: _Launches, task: TuneTask, first: Profile, tell: Callable[[Block], None]) -> Tuning:
+    """On the node of rank 0.
+
+    Args:
+        launches: of the job.
+        task: the study.
+        first: the job as it is.
+        tell: the commands of other nodes, of each launch before it.
+    """
+    tuner = Tuner(
+        JobFacts.of(first, takes_lists(first.versions.get("torch", "")), first.kind),
+        task.search,
+        task.storage,
+        task.study,
+        task.trials,
+        task.steps,
+        settle_steps=0,
+    )
+    try:
+        while (block := tuner.next_block()) is not None:
+            say(progress_line(_with_launches(tuner.progress(), block, launches.seconds)))
+            tell(block)
+            tuner.tell(block, *launches.trained(block))
+    finally:
+        result = _written(tuner.result(), launches.job, task)
+        tuner.close()
     return result
+
+
+def _with_launches(progress: Progress, block: Block, seconds: Sequence[float]) -> Progress:
+    """What the steps to come take is their launches."""
+    if progress.steps_left is None or not seconds:
+        return replace(progress, seconds_left=None)
+    return replace(progress, seconds_left=progress.steps_left / block.steps * median(seconds))
 
 
 def _written(result: Tuning, job: Job, task: TuneTask) -> Tuning:
