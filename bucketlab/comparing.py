@@ -11,19 +11,24 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import NormalDist
 
-import numpy as np
-
+from bucketlab.analysis.differences import (
+    FEWEST_SAMPLES,
+    Interval,
+    link_refits,
+    middle_95,
+    quantile_resamples,
+    welch,
+)
 from bucketlab.analysis.files import analyze_paths
+from bucketlab.analysis.ranks import arrival_lags
 from bucketlab.errors import BadInput, BucketlabError
 from bucketlab.report import units
 from bucketlab.runs import find_run, load_profile, newest_runs
+from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.comparison import AlignedBuckets, Comparison, Figure, Unit
 from bucketlab.schema.profile import Bucket, Link, LinkPoint, Profile
 
-_RESAMPLES = 4000
-_MOST_RESAMPLED = 2000  # steps, the latest: time and memory grow with them, and the interval is narrow long before
 _PARTS = {
     "compute": "compute_ns",
     "communication": "communication_ns",
@@ -40,7 +45,13 @@ _MOST_HOSTS = 4
 # Of fewer steps a tenth is not one.
 _FEWEST_FOR_EDGES = 20
 
-Samples = dict[str, list[float]]  # of each part, a value for each traced step: the median over ranks
+_EXACT = "exact"
+_ONE_NUMBER = "one number of each run"
+
+# Of each part a value for each traced step, the median over ranks; of `_LATE`, the lag of the rank that is usually
+# latest; of rank 0's buckets the exposed time of each.
+Samples = dict[str, list[float]]
+_LATE = "late_ns"
 
 
 def find_pair(a: str | None, b: str | None, out: Path) -> tuple[Path, Path]:
@@ -89,7 +100,11 @@ def compare_profiles(
     unlike, differences = _differences(a, b)
     speedup, ci95 = _speedup(a, b)
     significant = ci95 is not None and not ci95[0] <= 0 <= ci95[1]
-    figures = [*_times(a, b), *_parts(a, b, a_traced or {}, b_traced or {}), *_rest(a, b)]
+    before, after = a_traced or {}, b_traced or {}
+    figures = [*_times(a, b), *_parts(a, b, before, after), *_rest(a, b, before, after)]
+    # A trace numbers a step's buckets through all modules, a profile those of each from 0.
+    one_module = max(len(a.modules), len(b.modules)) == 1
+    tells_buckets = (before, after) if one_module else ({}, {})
     return Comparison(
         a=a.run,
         b=b.run,
@@ -101,7 +116,7 @@ def compare_profiles(
         significant=significant and not unlike,
         differences=differences,
         figures=figures,
-        buckets=_aligned(a.buckets, b.buckets),
+        buckets=[_row(*row, *tells_buckets) for row in _aligned(a.buckets, b.buckets)],
         notes=_notes(a, b, a_traced, b_traced),
     )
 
@@ -116,10 +131,30 @@ def traced_steps(folder: Path) -> Samples | None:
         return None
     ranks = [one.steps for one in analysis.ranks if one.steps]
     count = min((len(steps) for steps in ranks), default=0)
+    lags = sorted(arrival_lags(analysis).values(), key=statistics.median)
     return {
-        part: [statistics.median(getattr(steps[at], part) for steps in ranks) for at in range(count)]
-        for part in [*_PARTS.values(), "wall_ns"]
+        **{
+            part: [statistics.median(getattr(steps[at], part) for steps in ranks) for at in range(count)]
+            for part in [*_PARTS.values(), "wall_ns"]
+        },
+        **({_LATE: lags[-1]} if lags else {}),
+        **_exposed_of_buckets(analysis.ranks),
     }
+
+
+def _exposed_of_buckets(ranks: Sequence[RankAnalysis]) -> Samples:
+    """Of each of rank 0's buckets, over its steps, what was exposed; only where each step shows each of them once."""
+    steps = next((one.steps for one in ranks if one.rank == 0), [])
+    found = [[(event.bucket, event.exposed_ns) for event in step.events if event.bucket is not None] for step in steps]
+    numbers = [sorted(number for number, _ in step) for step in found]
+    if not numbers or any(one != list(range(len(numbers[0]))) for one in numbers):
+        return {}
+    by_step = [dict(step) for step in found]
+    return {_of_bucket(number): [float(step[number]) for step in by_step] for number in numbers[0]}
+
+
+def _of_bucket(index: int) -> str:
+    return f"exposed_ns of bucket {index}"
 
 
 # ---- what the jobs are ------------------------------------------------------------------------------------------
@@ -184,17 +219,16 @@ def _speedup(a: Profile, b: Profile) -> tuple[float | None, tuple[float, float] 
     if a.step is None or b.step is None or not b.step.median_ns:
         return None, None
     speedup = a.step.median_ns / b.step.median_ns - 1
-    if min(len(a.step.samples), len(b.step.samples)) < 3:
+    if min(len(a.step.samples), len(b.step.samples)) < FEWEST_SAMPLES:
         return speedup, None
-    before, after = (_resampled(run.step.samples, 0.5, seed) for seed, run in enumerate((a, b)) if run.step)
-    low, high = np.quantile(before / after - 1, [0.025, 0.975])
-    return speedup, (float(low), float(high))
+    before, after = (quantile_resamples(run.step.samples, 0.5, seed) for seed, run in enumerate((a, b)) if run.step)
+    return speedup, middle_95(before / after - 1)
 
 
 def _times(a: Profile, b: Profile) -> list[Figure]:
     if a.step is None and b.step is None:
         return []
-    quantiles = {"step, untraced": ("median_ns", 0.5, 3)} | {
+    quantiles = {"step, untraced": ("median_ns", 0.5, FEWEST_SAMPLES)} | {
         f"step, {name}": (f"{name}_ns", share, _FEWEST_FOR_EDGES) for name, share in (("p10", 0.1), ("p90", 0.9))
     }
     return [
@@ -205,44 +239,62 @@ def _times(a: Profile, b: Profile) -> list[Figure]:
 
 def _between_steps(figure: Figure, a: Profile, b: Profile, share: float, fewest: int) -> Figure:
     """With a bootstrap interval of the difference between two quantiles of step time."""
-    if a.step is None or b.step is None or min(len(a.step.samples), len(b.step.samples)) < fewest:
+    if a.step is None or b.step is None:
         return figure
-    before, after = _resampled(a.step.samples, share, 0), _resampled(b.step.samples, share, 1)
-    low, high = np.quantile(after - before, [0.025, 0.975])
-    figure.low, figure.high = float(low), float(high)
-    figure.samples = (len(a.step.samples), len(b.step.samples))
-    return figure
+    counts = (len(a.step.samples), len(b.step.samples))
+    if min(counts) < fewest:
+        return _without(figure, f"takes {fewest} steps of each run")
+    before, after = quantile_resamples(a.step.samples, share, 0), quantile_resamples(b.step.samples, share, 1)
+    return _within(figure, middle_95(after - before), counts)
 
 
 def _of(run: Profile, field: str) -> float | None:
     return None if run.step is None else float(getattr(run.step, field))
 
 
-def _resampled(samples: Sequence[int], share: float, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """A quantile of circular block bootstrap resamples (Politis and Romano 1992): neighbouring steps are alike.
-
-    Returns:
-        shape (_RESAMPLES,), the same for the same samples and seed.
-    """
-    values = np.asarray(samples[-_MOST_RESAMPLED:], dtype=np.float64)
-    count = len(values)
-    length = max(1, round(count ** (1 / 3)))
-    starts = np.random.default_rng(seed).integers(0, count, (_RESAMPLES, math.ceil(count / length)))
-    picks = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :count] % count
-    return np.asarray(np.quantile(values[picks], share, axis=1))
-
-
 def _parts(a: Profile, b: Profile, a_traced: Samples, b_traced: Samples) -> list[Figure]:
     found = [
-        _with_interval(_figure(name, "ns", _part(a, field), _part(b, field)), a_traced.get(field), b_traced.get(field))
+        _between_samples(
+            _figure(name, "ns", _part(a, field), _part(b, field)), a_traced.get(field), b_traced.get(field)
+        )
         for name, field in {"step, traced": "wall_ns", **_PARTS}.items()
     ]
-    ratio = _with_interval(
+    ratio = _between_samples(
         _figure("overlap ratio", "share", _part(a, "overlap_ratio"), _part(b, "overlap_ratio")),
         _ratios(a_traced),
         _ratios(b_traced),
     )
     return [one for one in [*found, ratio] if (one.a or one.b) is not None and (one.a, one.b) != (0, 0)]
+
+
+def _between_samples(figure: Figure, a: Sequence[float] | None, b: Sequence[float] | None) -> Figure:
+    """With Welch's interval: traced steps are few, and their medians fewer."""
+    if figure.difference is None:
+        return figure
+    if not a or not b:
+        return _without(figure, f"no traces that tell it beside {' and '.join(_letters_without(a, b))}")
+    if min(len(a), len(b)) < FEWEST_SAMPLES:
+        return _without(figure, f"takes {FEWEST_SAMPLES} traced steps of each run")
+    interval = welch(figure.difference, a, b)
+    if interval is None:
+        return _without(figure, "the same in every traced step")
+    return _within(figure, interval, (len(a), len(b)))
+
+
+def _letters_without(a: Sequence[float] | None, b: Sequence[float] | None) -> list[str]:
+    return [letter for letter, samples in (("A", a), ("B", b)) if not samples]
+
+
+def _within(figure: Figure, interval: Interval, samples: tuple[int, int]) -> Figure:
+    figure.low, figure.high = interval
+    figure.samples = samples
+    return figure
+
+
+def _without(figure: Figure, why: str) -> Figure:
+    """The reason stays that there is no difference, where there is none."""
+    figure.no_interval = figure.no_interval or why
+    return figure
 
 
 def _part(run: Profile, field: str) -> float | None:
@@ -255,50 +307,38 @@ def _ratios(traced: Samples) -> list[float]:
     return [overlap / communication for overlap, communication in pairs if communication]
 
 
-def _with_interval(figure: Figure, a: Sequence[float] | None, b: Sequence[float] | None) -> Figure:
-    """Welch's interval (Biometrika 1947) around the difference: traced steps are few, and their medians fewer."""
-    if figure.difference is None or not a or not b or min(len(a), len(b)) < 3:
-        return figure
-    errors = [statistics.variance(values) / len(values) for values in (a, b)]
-    total = sum(errors)
-    if total == 0:
-        return figure
-    freedom = total**2 / sum(error**2 / (len(values) - 1) for error, values in zip(errors, (a, b), strict=True))
-    reach = _student(freedom) * math.sqrt(total)
-    figure.low, figure.high = figure.difference - reach, figure.difference + reach
-    figure.samples = (len(a), len(b))
-    return figure
-
-
-def _student(freedom: float) -> float:
-    """0.975 quantile of Student's t from the normal one (Abramowitz and Stegun 26.7.5); within 2 % from 2.5 on."""
-    z, v = NormalDist().inv_cdf(0.975), max(freedom, 2.0)
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
-    )
-
-
-def _rest(a: Profile, b: Profile) -> list[Figure]:
+def _rest(a: Profile, b: Profile, a_traced: Samples, b_traced: Samples) -> list[Figure]:
+    late = _figure("latest rank comes late", "ns", _latest(a), _latest(b))
+    peak = _figure("peak memory of a rank", "bytes", _maybe(a.memory, "peak_bytes"), _maybe(b.memory, "peak_bytes"))
+    buffers = [_maybe(one.memory, "bucket_buffers_bytes") for one in (a, b)]
     figures = [
-        _figure("buckets", "count", float(len(a.buckets)), float(len(b.buckets))),
-        _figure("link latency", "ns", _maybe(a.link, "latency_ns"), _maybe(b.link, "latency_ns")),
-        _figure("link bandwidth", "gb_s", _maybe(a.link, "bandwidth_gb_s"), _maybe(b.link, "bandwidth_gb_s")),
+        _without(_figure("buckets", "count", float(len(a.buckets)), float(len(b.buckets))), _EXACT),
+        *_fits(a.link, b.link),
         *_transfers(a.link, b.link),
-        _figure("latest rank comes late", "ns", _latest(a), _latest(b)),
-        _figure("peak memory of a rank", "bytes", _maybe(a.memory, "peak_bytes"), _maybe(b.memory, "peak_bytes")),
-        _figure(
-            "bucket buffers",
-            "bytes",
-            _maybe(a.memory, "bucket_buffers_bytes"),
-            _maybe(b.memory, "bucket_buffers_bytes"),
-        ),
-        _figure("predicted best step", "ns", _best(a), _best(b)),
+        _between_samples(late, a_traced.get(_LATE), b_traced.get(_LATE)),
+        _without(peak, _ONE_NUMBER),
+        _without(_figure("bucket buffers", "bytes", *buffers), _EXACT),
+        _without(_figure("predicted best step", "ns", _best(a), _best(b)), "predicted: see each run's band"),
     ]
     return [one for one in figures if one.a is not None or one.b is not None]
+
+
+def _fits(a: Link | None, b: Link | None) -> list[Figure]:
+    """Latency and bandwidth of both links' fits."""
+    figures = [
+        _figure("link latency", "ns", _maybe(a, "latency_ns"), _maybe(b, "latency_ns")),
+        _figure("link bandwidth", "gb_s", _maybe(a, "bandwidth_gb_s"), _maybe(b, "bandwidth_gb_s")),
+    ]
+    if a is None or b is None:
+        return figures
+    before, after = (link_refits(link.points, seed) for seed, link in enumerate((a, b)))
+    if before is None or after is None:
+        return [_without(one, "no intervals of the link's points") for one in figures]
+    counts = tuple(sum(point.repetitions for point in link.points if point.in_flight == 1) for link in (a, b))
+    return [
+        _within(one, middle_95((after - before)[:, column]), (counts[0], counts[1]))
+        for column, one in enumerate(figures)
+    ]
 
 
 def _transfers(a: Link | None, b: Link | None) -> list[Figure]:
@@ -311,11 +351,11 @@ def _transfers(a: Link | None, b: Link | None) -> list[Figure]:
 def _transfer(a: LinkPoint, b: LinkPoint) -> Figure:
     """The two were measured apart, so the halves of their intervals add up as the sides of a right angle do."""
     figure = _figure(f"all-reduce of {units.size(a.bytes)}", "ns", float(a.ns), float(b.ns))
-    if None not in (a.low_ns, a.high_ns, b.low_ns, b.high_ns):
-        figure.low = b.ns - a.ns - math.hypot(b.ns - (b.low_ns or 0), (a.high_ns or 0) - a.ns)
-        figure.high = b.ns - a.ns + math.hypot((b.high_ns or 0) - b.ns, a.ns - (a.low_ns or 0))
-        figure.samples = (a.repetitions, b.repetitions)
-    return figure
+    if a.low_ns is None or a.high_ns is None or b.low_ns is None or b.high_ns is None:
+        return _without(figure, "no intervals of the link's points")
+    low = b.ns - a.ns - math.hypot(b.ns - b.low_ns, a.high_ns - a.ns)
+    high = b.ns - a.ns + math.hypot(b.high_ns - b.ns, a.ns - a.low_ns)
+    return _within(figure, (low, high), (a.repetitions, b.repetitions))
 
 
 def _maybe(part: object | None, field: str) -> float | None:
@@ -332,13 +372,16 @@ def _best(run: Profile) -> float | None:
 
 
 def _figure(name: str, unit: Unit, a: float | None, b: float | None) -> Figure:
-    return Figure(name=name, unit=unit, a=a, b=b, difference=None if a is None or b is None else b - a)
+    if a is None or b is None:
+        only = "B" if a is None else "A"
+        return Figure(name=name, unit=unit, a=a, b=b, difference=None, no_interval=f"only in {only}")
+    return Figure(name=name, unit=unit, a=a, b=b, difference=b - a)
 
 
 # ---- buckets ----------------------------------------------------------------------------------------------------
 
 
-def _aligned(a: Sequence[Bucket], b: Sequence[Bucket]) -> list[AlignedBuckets]:
+def _aligned(a: Sequence[Bucket], b: Sequence[Bucket]) -> list[tuple[list[Bucket], list[Bucket]]]:
     """Groups of buckets that hold the same parameters in both runs, in A's order, then what only one of them has."""
     home: dict[tuple[int, str], int] = {}  # parameter -> the first bucket that holds it
     sides = [(0, at, one) for at, one in enumerate(a)] + [(1, at, one) for at, one in enumerate(b)]
@@ -360,11 +403,14 @@ def _aligned(a: Sequence[Bucket], b: Sequence[Bucket]) -> list[AlignedBuckets]:
         ([a[sides[at][1]] for at in group if sides[at][0] == 0], [b[sides[at][1]] for at in group if sides[at][0] == 1])
         for group in groups.values()
     ]
-    return [_row(*row) for row in sorted(rows, key=lambda row: min(one.index for one in row[0] or row[1]))]
+    return sorted(rows, key=lambda row: min(one.index for one in row[0] or row[1]))
 
 
-def _row(a: list[Bucket], b: list[Bucket]) -> AlignedBuckets:
-    one = a or b
+def _row(a: list[Bucket], b: list[Bucket], a_traced: Samples, b_traced: Samples) -> AlignedBuckets:
+    one, a_exposed_ns, b_exposed_ns = a or b, _all(a, "exposed_ns", sum), _all(b, "exposed_ns", sum)
+    difference_ns = None if a_exposed_ns is None or b_exposed_ns is None else b_exposed_ns - a_exposed_ns
+    samples = [_exposed_together(*side) for side in ((a, a_traced), (b, b_traced))]
+    interval = None if difference_ns is None else welch(difference_ns, *samples)
     return AlignedBuckets(
         parameters=[name for bucket in one for name in bucket.parameters],
         bytes=sum(bucket.bytes for bucket in one),
@@ -374,9 +420,20 @@ def _row(a: list[Bucket], b: list[Bucket]) -> AlignedBuckets:
         b_ready_ns=_all(b, "ready_ns", max),
         a_end_ns=_all(a, "end_ns", max),
         b_end_ns=_all(b, "end_ns", max),
-        a_exposed_ns=_all(a, "exposed_ns", sum),
-        b_exposed_ns=_all(b, "exposed_ns", sum),
+        a_exposed_ns=a_exposed_ns,
+        b_exposed_ns=b_exposed_ns,
+        exposed_difference_ns=difference_ns,
+        exposed_low_ns=interval[0] if interval else None,
+        exposed_high_ns=interval[1] if interval else None,
     )
+
+
+def _exposed_together(buckets: list[Bucket], traced: Samples) -> list[float]:
+    """In each traced step, what of these buckets was exposed; [] where traces do not tell."""
+    found = [traced.get(_of_bucket(bucket.index)) for bucket in buckets]
+    if not found or any(one is None for one in found):
+        return []
+    return [sum(step) for step in zip(*(one for one in found if one is not None), strict=True)]
 
 
 def _all(buckets: list[Bucket], field: str, joined: Callable[[list[int]], int]) -> int | None:
@@ -437,7 +494,6 @@ def _moved(figure: Figure, name: str, a: Profile, b: Profile) -> str:
 def _notes(a: Profile, b: Profile, a_traced: Samples | None, b_traced: Samples | None) -> list[str]:
     notes = [
         "intervals are 95 % and hold for chance within the two runs, not for what changed around them",
-        "a figure without an interval is one number of each run",
     ]
     for name, run, traced in (("A", a, a_traced), ("B", b, b_traced)):
         if traced is None and run.breakdown is not None:

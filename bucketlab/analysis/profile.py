@@ -219,7 +219,7 @@ def _traced(
 ) -> list[dict[tuple[int, int], CollectiveEvent]]:
     """Of each step, the all-reduces that carried a bucket."""
     steps = analysis.steps if analysis is not None else []
-    return [dict(_match(keys, size_of, [one for one in step.events if one.bucket is not None])) for step in steps]
+    return [dict(match_buckets(keys, size_of, buckets_in(step))) for step in steps]
 
 
 def _last_ready_ns(events: Sequence[CollectiveEvent | None]) -> int | None:
@@ -232,7 +232,12 @@ def _last_ready_ns(events: Sequence[CollectiveEvent | None]) -> int | None:
     return events[0].end_ns - min(waited) if events[0] is not None and len(waited) == len(events) else None
 
 
-def _match(
+def buckets_in(step: StepAnalysis) -> list[CollectiveEvent]:
+    """All-reduces that carry buckets, in order of launch."""
+    return [one for one in step.events if one.bucket is not None]
+
+
+def match_buckets(
     keys: Sequence[tuple[int, int]], size_of: dict[tuple[int, int], int], events: Sequence[CollectiveEvent]
 ) -> list[tuple[tuple[int, int], CollectiveEvent]]:
     """Each all-reduce of a step with its bucket: the next one of the same size, or by order where sizes are unknown."""

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from bucketlab.analysis.matching import Matches, clock_offsets, match
-from bucketlab.analysis.stragglers import find_stragglers
+from bucketlab.analysis.stragglers import find_stragglers, lags_by_step
 from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis
 from bucketlab.trace.columns import Int64s
 
@@ -24,12 +24,9 @@ def merge(analyses: Iterable[RankAnalysis]) -> Analysis:
     is given is not changed. Ranks may be missing, have other steps, or have their trace in several pieces.
     """
     ranks, warnings = _numbered(list(analyses))
-    matches = match(ranks if len(_worlds(ranks)) < 2 else [])
+    matches, arrival = _matched(ranks)
     duration = matches.rows["end_ns"] - matches.rows["start_ns"]
     transfer = matches.of_each(np.minimum, duration)
-    hosts = {one.rank: one.host for one in ranks}
-    offsets = clock_offsets(matches, [hosts[rank] for rank in matches.ranks])
-    arrival = matches.rows["start_ns"] - offsets[matches.rows["rank"]]
     return Analysis(
         ranks=_with_waits(ranks, matches, transfer),
         stragglers=find_stragglers(ranks, matches, arrival, duration - transfer),
@@ -39,6 +36,22 @@ def merge(analyses: Iterable[RankAnalysis]) -> Analysis:
         + _different_steps(ranks)
         + _odd_ranks(matches),
     )
+
+
+def arrival_lags(analysis: Analysis) -> dict[int, list[float]]:
+    """Rank -> in each step, how long after the first it came to the collective where ranks were furthest apart, ns.
+
+    The samples behind `Analysis.stragglers`; empty where no two ranks share a collective.
+    """
+    return lags_by_step(analysis.ranks, *_matched(analysis.ranks))
+
+
+def _matched(ranks: list[RankAnalysis]) -> tuple[Matches, Int64s]:
+    """Collectives that ranks share, and of each row its start on a clock that ranks share."""
+    matches = match(ranks if len(_worlds(ranks)) < 2 else [])
+    hosts = {one.rank: one.host for one in ranks}
+    offsets = clock_offsets(matches, [hosts[rank] for rank in matches.ranks])
+    return matches, matches.rows["start_ns"] - offsets[matches.rows["rank"]]
 
 
 def _numbered(analyses: list[RankAnalysis]) -> tuple[list[RankAnalysis], list[str]]:

@@ -58,6 +58,14 @@ def find_stragglers(
     return Stragglers(by_rank=by_rank, verdict=_verdict(seen))
 
 
+def lags_by_step(analyses: Sequence[RankAnalysis], matches: Matches, arrival_ns: Int64s) -> dict[int, list[float]]:
+    """Rank -> in each step that it shares with another, how long it came after the first, ns."""
+    seen = _look(analyses, matches, arrival_ns, np.zeros_like(arrival_ns))
+    if seen is None:
+        return {}
+    return {rank: lag[~np.isnan(lag)].tolist() for rank, lag in zip(seen.ranks, seen.lag, strict=True)}
+
+
 def _nothing_to_compare(analyses: Sequence[RankAnalysis]) -> str:
     if len({one.rank for one in analyses}) < 2:
         return "Only one rank was given; who waits for whom shows when the traces of several are read together."

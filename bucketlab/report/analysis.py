@@ -10,17 +10,16 @@ from statistics import median
 from typing import TextIO
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from bucketlab.report import units
+from bucketlab.report.tables import print_whole
 from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis, StepAnalysis, Totals
 
 MOST_STEP_ROWS = 32  # with more steps than fit on a screen, each rank is one row of medians
 MOST_ROWS = 16  # of any other table
 WIDEST_NAME = 40  # characters; longer names are folded
-WIDEST = 1000
 
 _TIMES_OF_STEP = {  # heading -> field
     "wall": "wall_ns",
@@ -40,17 +39,11 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
     for title, table in (_steps(analysis, console), _collectives(analysis, console), _stragglers(analysis, console)):
         if table.row_count:
             console.print(Text(title, style="bold"))
-            _print_whole(table, console)
+            print_whole(table, console)
             console.print()
     console.print(_data(analysis.stragglers.verdict, console))
     for warning in analysis.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), _data(warning, console)), soft_wrap=True)
-
-
-def _print_whole(table: Table, console: Console) -> None:
-    """At the width it needs: on a narrow terminal a line runs over, where rich would cut digits off its numbers."""
-    table.width = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
-    console.print(table, crop=False)
 
 
 def _what(analysis: Analysis) -> str:

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab.report import units
-from bucketlab.schema.comparison import Comparison, Figure
+from bucketlab.report.tables import print_whole
+from bucketlab.schema.comparison import Comparison, Figure, Unit
 
 MOST_BUCKETS = 16
 
@@ -30,30 +31,32 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     table = _table("", "A", "B", "B - A", "95 % interval")
     for figure in comparison.figures:
         table.add_row(figure.name, *figure_cells(figure))
-    console.print(table)
+    print_whole(table, console)
     if comparison.buckets and comparison.comparable:
         console.print()
         console.print(Text("Buckets with the same parameters", "bold"))
-        console.print(_buckets(comparison, console))
+        print_whole(_buckets(comparison, console), console)
     console.print()
     for note in comparison.notes:
         console.print(data(f"- {note}", "dim"))
 
 
 def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
-    """A, B, their difference and its interval, with units."""
-    interval = units.NOTHING
-    if figure.low is not None and figure.high is not None:
-        interval = f"{_signed(figure.low, figure.unit)} to {_signed(figure.high, figure.unit)}"
+    """A, B, their difference and its interval, with units; where there is no interval, why."""
     return (
         _value(figure.a, figure.unit),
         _value(figure.b, figure.unit),
         units.NOTHING if figure.difference is None else _signed(figure.difference, figure.unit),
-        interval,
+        interval_of(figure.low, figure.high, figure.unit) or figure.no_interval or units.NOTHING,
     )
 
 
-def _value(value: float | None, unit: str) -> str:
+def interval_of(low: float | None, high: float | None, unit: Unit) -> str:
+    """Of a difference, with its unit; "" where there is none."""
+    return "" if low is None or high is None else f"{_signed(low, unit)} to {_signed(high, unit)}"
+
+
+def _value(value: float | None, unit: Unit) -> str:
     if value is None:
         return units.NOTHING
     if unit == "ns":
@@ -65,7 +68,7 @@ def _value(value: float | None, unit: str) -> str:
     return units.rate(value) if unit == "gb_s" else f"{value:,.0f}"
 
 
-def _signed(value: float, unit: str) -> str:
+def _signed(value: float, unit: Unit) -> str:
     if value == 0:
         return "0"
     if unit == "share":
@@ -74,24 +77,31 @@ def _signed(value: float, unit: str) -> str:
 
 
 def _buckets(comparison: Comparison, console: Console) -> Table:
-    table = _table("A", "B", "MiB", "A ready", "B ready", "A end", "B end", "A exposed", "B exposed", "parameters")
+    rows = comparison.buckets[:MOST_BUCKETS]
+    times = {
+        "A ready\nms": [row.a_ready_ns for row in rows],
+        "B ready\nms": [row.b_ready_ns for row in rows],
+        "A end\nms": [row.a_end_ns for row in rows],
+        "B end\nms": [row.b_end_ns for row in rows],
+        "A exposed\nms": [row.a_exposed_ns for row in rows],
+        "B exposed\nms": [row.b_exposed_ns for row in rows],
+    }
+    table = _table("\nA", "\nB", "\nMiB", *times, "exposed\nB - A", "\n95 % interval", "\nfirst parameter")
     table.columns[-1].justify = "left"
-    table.columns[-1].overflow = "fold"
-    for row in comparison.buckets[:MOST_BUCKETS]:
-        names = row.parameters
-        said = units.shown(
-            names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" if names else "", console.encoding
-        )
-        times = (row.a_ready_ns, row.b_ready_ns, row.a_end_ns, row.b_end_ns, row.a_exposed_ns, row.b_exposed_ns)
+    columns = [units.milliseconds_alike(column) for column in times.values()]
+    for row, *cells in zip(rows, *columns, strict=True):
+        difference_ns = row.exposed_difference_ns
         table.add_row(
             _indices(row.a_indices),
             _indices(row.b_indices),
             units.mebibytes(row.bytes),
-            *(units.duration(one) for one in times),
-            Text(said),
+            *cells,
+            units.NOTHING if difference_ns is None else _signed(difference_ns, "ns"),
+            interval_of(row.exposed_low_ns, row.exposed_high_ns, "ns") or units.NOTHING,
+            Text(units.shown(row.parameters[0] if row.parameters else "", console.encoding)),
         )
     if len(comparison.buckets) > MOST_BUCKETS:
-        table.add_row(*[""] * 9, f"and {len(comparison.buckets) - MOST_BUCKETS:,} more")
+        table.add_row(*[""] * 11, f"and {len(comparison.buckets) - MOST_BUCKETS:,} more")
     return table
 
 
@@ -104,6 +114,6 @@ def _indices(indices: list[int]) -> str:
 def _table(*headings: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=heading != "parameters")
+        table.add_column(heading, justify="right", no_wrap=True)
     table.columns[0].justify = "left"
     return table

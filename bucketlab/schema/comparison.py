@@ -1,6 +1,6 @@
 """What `bucketlab compare --json` prints (`bucketlab.comparison/1`): two runs figure by figure. Plain data.
 
-A difference is B's figure less A's. Intervals are 95 % and None where a run holds one number and no samples of it.
+A difference is B's figure less A's. Intervals are 95 %; a figure without one says why.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Figure(msgspec.Struct, kw_only=True):
     low: float | None = None  # 95 % interval of the difference
     high: float | None = None
     samples: tuple[int, int] = (0, 0)  # that the interval rests on; (0, 0): it has none
+    no_interval: str = ""  # why it has none
 
 
 class AlignedBuckets(msgspec.Struct, kw_only=True):
@@ -40,6 +41,9 @@ class AlignedBuckets(msgspec.Struct, kw_only=True):
     b_end_ns: int | None
     a_exposed_ns: int | None  # all of them together
     b_exposed_ns: int | None
+    exposed_difference_ns: int | None = None
+    exposed_low_ns: float | None = None  # 95 % interval of the difference; None where traces do not tell
+    exposed_high_ns: float | None = None
 
 
 class Comparison(msgspec.Struct, kw_only=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -13,17 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bucketlab.comparing import Samples, compare_profiles, find_pair
+from bucketlab.analysis.files import analyze_paths
+from bucketlab.comparing import Samples, compare_profiles, find_pair, traced_steps
 from bucketlab.errors import BadInput
-from bucketlab.report.compare import print_comparison
+from bucketlab.link.curve import LinkCurve
+from bucketlab.report.compare import figure_cells, print_comparison
 from bucketlab.runs import find_run, write_json
 from bucketlab.schema.comparison import Comparison, Figure
 from bucketlab.schema.profile import Bucket, Profile, StepTime
-from tests.commands import bucketlab, last_line
+from tests.commands import ROOT, bucketlab, last_line
 from tests.report import profiles
 
 MS = 1_000_000
 _replace = msgspec.structs.replace
+_TRACES = ROOT / "traces" / "gloo-2ranks"
 
 
 def _timed(profile: Profile, samples: list[int]) -> Profile:
@@ -162,6 +167,64 @@ def test_the_smallest_and_largest_all_reduce_of_both_links_are_compared_with_the
     assert (small.low, small.high) == (-102_400 - 5, -102_400 + 5)  # sides of 3 and 4 make 5
 
 
+def _measured_link(seed: int, latency_ns: float, gb_s: float) -> Profile:
+    """A link whose points are off by chance, each within its own interval in 19 of 20 cases."""
+    made, random = profiles.exposed(), np.random.default_rng(seed)
+    assert made.link is not None
+    points = []
+    for one in made.link.points:
+        true_ns = latency_ns + one.bytes / gb_s
+        deviation = 0.03 * true_ns
+        ns = round(random.normal(true_ns, deviation))
+        low, high = (round(ns + side * 1.96 * deviation) for side in (-1, 1))
+        points.append(msgspec.structs.replace(one, ns=ns, low_ns=low, high_ns=high))
+    fit = LinkCurve.fit(points)
+    link = _replace(made.link, points=points, latency_ns=fit.latency_ns, bandwidth_gb_s=fit.bandwidth_gb_s)
+    return _replace(made, link=link)
+
+
+def test_intervals_of_a_links_fit_hold_the_truth_about_as_often_as_they_say() -> None:
+    held = {"link latency": 0, "link bandwidth": 0}
+    for seed in range(15):
+        pair = _measured_link(2 * seed, 200_000, 5.0), _measured_link(2 * seed + 1, 150_000, 4.0)
+        comparison = compare_profiles(*pair)
+        for name, truth in (("link latency", -50_000), ("link bandwidth", -1.0)):
+            figure = _figure(comparison, name)
+            assert figure.low is not None and figure.high is not None
+            held[name] += figure.low <= truth <= figure.high
+    assert all(times >= 11 for times in held.values()), held  # of 15; 14 are expected
+
+
+def test_a_link_without_intervals_of_its_points_has_none_of_its_fit() -> None:
+    figure = _figure(compare_profiles(profiles.exposed(), profiles.overlapped()), "link bandwidth")
+    assert figure.low is None
+    assert figure.no_interval == "no intervals of the link's points"
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize(("a", "b"), list(product((profiles.exposed, profiles.nothing, profiles.one_rank), repeat=2)))
+def test_a_figure_has_an_interval_or_says_why_it_has_none(
+    a: Callable[[], Profile], b: Callable[[], Profile], traced: bool
+) -> None:
+    samples = [_samples(one) if traced and one.breakdown else None for one in (a(), b())]
+    for figure in compare_profiles(a(), b(), *samples).figures:
+        assert (figure.low is None) == bool(figure.no_interval), figure
+        assert (figure.difference is None) == figure.no_interval.startswith("only in"), figure
+
+
+def test_how_late_the_latest_rank_comes_has_an_interval_from_the_traces_of_all_ranks() -> None:
+    samples = traced_steps(_TRACES)
+    assert samples is not None
+    usual = max(one.arrival_lag_ns for one in analyze_paths([_TRACES]).stragglers.by_rank)
+    assert np.median(samples["late_ns"]) == pytest.approx(usual, abs=1)
+    a, b = profiles.straggler(lag_ms=40), profiles.straggler(lag_ms=30)
+    before, after = ([lag * MS + at * MS for at in (-2, -1, 0, 1, 2)] for lag in (40, 30))
+    figure = _figure(compare_profiles(a, b, {"late_ns": before}, {"late_ns": after}), "latest rank comes late")
+    assert figure.difference == -10 * MS
+    assert figure.low is not None and figure.high is not None
+    assert figure.low < -10 * MS < figure.high < 0
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
@@ -233,6 +296,40 @@ def test_buckets_are_aligned_by_the_parameters_they_hold() -> None:
     assert (second.a_end_ns, second.b_end_ns) == (29, 29)
 
 
+def test_what_a_bucket_exposes_more_has_an_interval_from_traced_steps() -> None:
+    a = [_bucket(0, ["e", "d"]), _bucket(1, ["c"])]
+    b = [_bucket(0, ["e"]), _bucket(1, ["d"]), _bucket(2, ["c"])]
+    a_traced = {"exposed_ns of bucket 0": [7.0, 8.0, 9.0], "exposed_ns of bucket 1": [8.0, 8.0, 8.0]}
+    b_traced = {
+        "exposed_ns of bucket 0": [8.0, 7.0, 9.0],
+        "exposed_ns of bucket 1": [8.0, 8.0, 8.0],
+        "exposed_ns of bucket 2": [8.0, 8.0, 8.0],
+    }
+    runs = profiles.exposed(buckets=a), profiles.exposed(buckets=b)
+    first, second = compare_profiles(*runs, a_traced, b_traced).buckets
+    assert first.exposed_difference_ns == 8
+    assert first.exposed_low_ns is not None and first.exposed_high_ns is not None
+    assert first.exposed_low_ns < 8 < first.exposed_high_ns
+    assert second.exposed_difference_ns == 0
+    assert second.exposed_low_ns is None  # the same in every step
+    assert compare_profiles(*runs).buckets[0].exposed_low_ns is None
+    of_two = [_bucket(0, ["e"]), _bucket(0, ["e"], module=1)]
+    runs = profiles.two_modules(buckets=of_two), profiles.two_modules(buckets=of_two)
+    # Of several modules a trace does not tell whose bucket 0 it is.
+    assert [one.exposed_low_ns for one in compare_profiles(*runs, a_traced, a_traced).buckets] == [None, None]
+
+
+def test_traces_tell_what_each_bucket_of_rank_0_exposed() -> None:
+    samples = traced_steps(_TRACES)
+    assert samples is not None
+    steps = analyze_paths([_TRACES]).ranks[0].steps
+    numbers = sorted({event.bucket for step in steps for event in step.events if event.bucket is not None})
+    assert numbers
+    for number in numbers:
+        expected = [event.exposed_ns for step in steps for event in step.events if event.bucket == number]
+        assert samples[f"exposed_ns of bucket {number}"] == expected
+
+
 def test_a_bucket_that_only_one_run_has_stands_alone() -> None:
     a, b = [_bucket(0, ["x"])], [_bucket(0, ["y"]), _bucket(1, ["x"], module=1)]
     rows = compare_profiles(profiles.exposed(buckets=a), profiles.exposed(buckets=b)).buckets
@@ -261,12 +358,22 @@ def test_every_parameter_is_in_exactly_one_row(a_sizes: list[int], b_sizes: list
 # ---- terminal and command -------------------------------------------------------------------------------------------
 
 
-def _printed(comparison: Comparison, encoding: str = "utf-8") -> str:
+def _printed(comparison: Comparison, encoding: str = "utf-8", width: int = 120) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
-    print_comparison(comparison, Console(file=file, width=120))
+    print_comparison(comparison, Console(file=file, width=width))
     file.flush()
     return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("width", [40, 80, 300])
+def test_no_figure_is_cut_short_on_any_terminal(width: int) -> None:
+    a, b = profiles.exposed(), profiles.overlapped()
+    comparison = compare_profiles(a, b, _samples(a), _samples(b))
+    printed = _printed(comparison, "ascii", width)
+    for figure in comparison.figures:
+        line = next(line for line in printed.splitlines() if line.startswith(f"{figure.name}  "))
+        assert " ".join(line.split()) == " ".join(" ".join([figure.name, *figure_cells(figure)]).split())
 
 
 def test_names_are_printed_as_they_are() -> None:

@@ -174,8 +174,8 @@ function bucketsSection() {
   if (!comparison.buckets.length || !comparison.comparable) return null;
   const span = (list) => (list.length > 1 ? `${Math.min(...list)}..${Math.max(...list)}` : list.length ? String(list[0]) : NOTHING);
   const names = (list) => (list.length > 1 ? `${list[0]} to ${list[list.length - 1]}` : list[0] || "");
-  const rows = comparison.buckets.map((one) => [{ name: span(one.a_indices) }, { name: span(one.b_indices) }, threeDigits(one.bytes / 1048576), units.duration(one.a_ready_ns), units.duration(one.b_ready_ns), units.duration(one.a_end_ns), units.duration(one.b_end_ns), units.duration(one.a_exposed_ns), units.duration(one.b_exposed_ns), { name: names(one.parameters) }]);
-  return section("buckets", "Buckets with the same parameters", dim("times from the step's start; of several buckets together the last moment"), table(["<A", "<B", "MiB", "A ready", "B ready", "A end", "B end", "A exposed", "B exposed", "<parameters"], rows, 300));
+  const rows = comparison.buckets.map((one, at) => [{ name: span(one.a_indices) }, { name: span(one.b_indices) }, threeDigits(one.bytes / 1048576), units.duration(one.a_ready_ns), units.duration(one.b_ready_ns), units.duration(one.a_end_ns), units.duration(one.b_end_ns), units.duration(one.a_exposed_ns), units.duration(one.b_exposed_ns), one.exposed_difference_ns === null ? NOTHING : `${one.exposed_difference_ns > 0 ? "+" : ""}${units.duration(one.exposed_difference_ns)}`, data.intervals[at] || NOTHING, { name: names(one.parameters) }]);
+  return section("buckets", "Buckets with the same parameters", dim("times from the step's start; of several buckets together the last moment"), table(["<A", "<B", "MiB", "A ready", "B ready", "A end", "B end", "A exposed", "B exposed", "exposed B − A", "95 % interval", "<parameters"], rows, 300));
 }
 
 function notes() {

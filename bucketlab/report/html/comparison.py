@@ -11,7 +11,7 @@ import msgspec
 
 from bucketlab import __version__
 from bucketlab.report import units
-from bucketlab.report.compare import figure_cells
+from bucketlab.report.compare import figure_cells, interval_of
 from bucketlab.report.html.page import Page, Phase, assemble, phases_of, thinned, write_page
 from bucketlab.report.parts import Part, parts_of
 from bucketlab.schema.comparison import Comparison
@@ -70,6 +70,7 @@ class ComparisonData(msgspec.Struct, kw_only=True):
     version: str
     comparison: Comparison
     cells: list[tuple[str, str, str, str]]  # of each figure: A, B, difference, interval, as the terminal has them
+    intervals: list[str]  # of each row of buckets, of what more is exposed; "" where there is none
     a: Side
     b: Side
 
@@ -86,6 +87,7 @@ def render_comparison(comparison: Comparison, a: Profile, b: Profile) -> Page:
         version=__version__,
         comparison=comparison,
         cells=[figure_cells(one) for one in comparison.figures],
+        intervals=[interval_of(one.exposed_low_ns, one.exposed_high_ns, "ns") for one in comparison.buckets],
         a=Side.of(a),
         b=Side.of(b),
     )
