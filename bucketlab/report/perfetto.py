@@ -18,9 +18,10 @@ import msgspec
 
 from bucketlab.analysis.files import find_traces
 from bucketlab.analysis.overlap import analyze_trace
+from bucketlab.analysis.profile import buckets_in, match_buckets
 from bucketlab.errors import BadInput
-from bucketlab.schema.analysis import RankAnalysis, StepAnalysis
-from bucketlab.schema.profile import Profile
+from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis
+from bucketlab.schema.profile import Bucket, Profile
 from bucketlab.trace.kineto import read_trace
 from bucketlab.trace.source import Damaged, blocks
 
@@ -98,11 +99,10 @@ def _events(analysis: RankAnalysis, profile: Profile) -> Iterator[dict[str, Any]
     yield {"ph": "M", "pid": _PROCESS, "name": "process_sort_index", "args": {"sort_index": -1}}
     tracks = _Tracks()
     for step in analysis.steps:
-        for position, event in enumerate(_travelling(step)):
-            bucket = position if event.bucket is None else event.bucket
+        for track, bucket, event in _travelling(step, profile):
             ready_ns = event.start_ns if event.ready_ns is None else min(event.ready_ns, event.start_ns)
             begin_ns, start_ns, end_ns = (step.start_ns + one for one in (ready_ns, event.start_ns, event.end_ns))
-            thread, metadata = tracks.place(bucket, begin_ns, end_ns)
+            thread, metadata = tracks.place(track, begin_ns, end_ns)
             yield from metadata
             if begin_ns < start_ns:
                 yield _range(thread, "ready, waits for the link", begin_ns, start_ns)
@@ -111,7 +111,7 @@ def _events(analysis: RankAnalysis, profile: Profile) -> Iterator[dict[str, Any]
                 "bytes": event.bytes,
                 "exposed_us": event.exposed_ns / 1000,
                 "bus_gb_s": event.bus_gb_s,
-                "parameters": _names(profile, bucket),
+                "parameters": bucket.parameters if bucket else [],
             }
             yield _range(thread, event.op, start_ns, end_ns, args)
 
@@ -123,30 +123,45 @@ class _Tracks:
     """
 
     def __init__(self) -> None:
-        self._threads: dict[tuple[int, int], int] = {}  # bucket, which of its tracks
+        self._threads: dict[tuple[str, int], int] = {}  # name, which of the tracks of that name
         self._over_ns: dict[int, int] = {}  # until when each thread is taken
 
-    def place(self, bucket: int, from_ns: int, to_ns: int) -> tuple[int, list[dict[str, Any]]]:
+    def place(self, name: str, from_ns: int, to_ns: int) -> tuple[int, list[dict[str, Any]]]:
         """A thread that is free from then on, and what names it where it is new."""
         number = 0
-        while (known := self._threads.get((bucket, number))) is not None and self._over_ns[known] > from_ns:
+        while (known := self._threads.get((name, number))) is not None and self._over_ns[known] > from_ns:
             number += 1
         metadata = []
         if known is None:
-            known = self._threads[bucket, number] = _PROCESS + 1 + len(self._threads)
-            name = f"bucket {bucket}" if number == 0 else f"bucket {bucket}, of the next step"
+            order = len(self._threads)
+            known = self._threads[name, number] = _PROCESS + 1 + order
+            shown = name if number == 0 else f"{name}, of the next step"
             metadata = [
-                {"ph": "M", "pid": _PROCESS, "tid": known, "name": "thread_name", "args": {"name": name}},
-                {"ph": "M", "pid": _PROCESS, "tid": known, "name": "thread_sort_index", "args": {"sort_index": bucket}},
+                {"ph": "M", "pid": _PROCESS, "tid": known, "name": "thread_name", "args": {"name": shown}},
+                {"ph": "M", "pid": _PROCESS, "tid": known, "name": "thread_sort_index", "args": {"sort_index": order}},
             ]
         self._over_ns[known] = to_ns
         return known, metadata
 
 
-def _travelling(step: StepAnalysis) -> list[Any]:
-    """Buckets of the step; where the trace tells of none, all its collectives."""
-    buckets = [event for event in step.events if event.bucket is not None]
-    return buckets or step.events
+def _travelling(step: StepAnalysis, profile: Profile) -> Iterator[tuple[str, Bucket | None, CollectiveEvent]]:
+    """Buckets of a step, each with its track and what the profile knows of it; where there are none, all collectives.
+
+    A trace numbers all buckets of a step; whose they are in a script of several modules their sizes tell.
+    """
+    events = buckets_in(step)
+    if not events:
+        yield from ((f"collective {position}", None, event) for position, event in enumerate(step.events))
+        return
+    known = {(one.module, one.index): one for one in profile.buckets} if profile.modules else {}
+    pairs = match_buckets(list(known), {key: one.bytes for key, one in known.items()}, events)
+    bucket_of = {id(event): known[key] for key, event in pairs}
+    for event in events:
+        bucket = bucket_of.get(id(event))
+        if bucket is None or len(profile.modules) == 1:
+            yield f"bucket {event.bucket}", bucket, event
+        else:
+            yield f"module {bucket.module} {profile.modules[bucket.module].name}, bucket {bucket.index}", bucket, event
 
 
 def _range(thread: int, name: str, from_ns: int, to_ns: int, args: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -165,7 +180,3 @@ def _range(thread: int, name: str, from_ns: int, to_ns: int, args: dict[str, Any
 def _microseconds(ns: int) -> bytes:
     """With three decimals: a double would lose them in a time since 1970."""
     return f"{ns // 1000}.{ns % 1000:03d}".encode()
-
-
-def _names(profile: Profile, index: int) -> list[str]:
-    return next((one.parameters for one in profile.buckets if one.module == 0 and one.index == index), [])

@@ -21,12 +21,13 @@ from rich.console import Console
 
 from bucketlab.analysis.files import analyze_paths
 from bucketlab.predict import predict
-from bucketlab.report.perfetto import _Tracks
+from bucketlab.report.perfetto import _Tracks, _travelling
 from bucketlab.report.tuning import print_tuning
 from bucketlab.reporting import newest_study
 from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import JobIdentity
+from tests.analysis.jobs import collective, step
 from tests.browser import Browser
 from tests.commands import ROOT, SCRIPTS, bucketlab, last_line
 from tests.report import profiles
@@ -280,12 +281,33 @@ def _assert_as_the_trace_event_format_has_it(ours: list[dict[str, Any]], origina
 
 def test_a_bucket_that_is_there_twice_at_a_time_gets_a_second_track() -> None:
     tracks = _Tracks()
-    first, second, third = (tracks.place(3, *at) for at in ((0, 10), (5, 15), (10, 20)))
+    first, second, third = (tracks.place("bucket 3", *at) for at in ((0, 10), (5, 15), (10, 20)))
     assert first[0] != second[0]
     assert third[0] == first[0]
     assert [one["args"].get("name") for _, named in (first, second, third) for one in named][::2] == [
         "bucket 3",
         "bucket 3, of the next step",
+    ]
+
+
+def test_buckets_of_several_modules_have_their_own_parameters_whatever_order_they_travel_in() -> None:
+    """A trace numbers a step's buckets as they travel; here the second module's go first."""
+    profile = profiles.two_modules()
+    one = profile.buckets[0]
+    known = [(0, 0, 100, "generator"), (1, 0, 300, "critic.1"), (1, 1, 200, "critic.0")]
+    profile.buckets = [
+        msgspec.structs.replace(one, module=module, index=index, bytes=size, parameters=[name])
+        for module, index, size, name in known
+    ]
+    sent = [
+        msgspec.structs.replace(collective(20 * at, 20 * at + 10), bytes=size, bucket=at)
+        for at, size in enumerate((300, 200, 100))
+    ]
+    tracks = [(track, bucket and bucket.parameters) for track, bucket, _ in _travelling(step(0, sent), profile)]
+    assert tracks == [
+        ("module 1 Head, bucket 0", ["critic.1"]),
+        ("module 1 Head, bucket 1", ["critic.0"]),
+        ("module 0 GPT, bucket 0", ["generator"]),
     ]
 
 
