@@ -104,7 +104,7 @@ def compare_profiles(
     figures = [*_times(a, b), *_parts(a, b, before, after), *_rest(a, b, before, after)]
     # A trace numbers a step's buckets through all modules, a profile those of each from 0.
     one_module = max(len(a.modules), len(b.modules)) == 1
-    tells_buckets = (before, after) if one_module else ({}, {})
+    tells_buckets: tuple[Samples, Samples] = (before, after) if one_module else ({}, {})
     return Comparison(
         a=a.run,
         b=b.run,

@@ -153,15 +153,23 @@ def _travelling(step: StepAnalysis, profile: Profile) -> Iterator[tuple[str, Buc
     if not events:
         yield from ((f"collective {position}", None, event) for position, event in enumerate(step.events))
         return
-    known = {(one.module, one.index): one for one in profile.buckets} if profile.modules else {}
-    pairs = match_buckets(list(known), {key: one.bytes for key, one in known.items()}, events)
-    bucket_of = {id(event): known[key] for key, event in pairs}
+    bucket_of = _known_buckets(events, profile) if profile.modules else {}
     for event in events:
         bucket = bucket_of.get(id(event))
         if bucket is None or len(profile.modules) == 1:
             yield f"bucket {event.bucket}", bucket, event
         else:
             yield f"module {bucket.module} {profile.modules[bucket.module].name}, bucket {bucket.index}", bucket, event
+
+
+def _known_buckets(events: list[CollectiveEvent], profile: Profile) -> dict[int, Bucket]:
+    """By the event's id(); a step may send a bucket more than once, as one that goes backward twice does."""
+    known = {(one.module, one.index): one for one in profile.buckets}
+    sizes = {key: one.bytes for key, one in known.items()}
+    found: dict[int, Bucket] = {}
+    while pairs := match_buckets(list(known), sizes, [one for one in events if id(one) not in found]):
+        found |= {id(event): known[key] for key, event in pairs}
+    return found
 
 
 def _range(thread: int, name: str, from_ns: int, to_ns: int, args: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -516,8 +516,9 @@ function waysSection() {
     chip("predicted"),
     el("p", { class: "small dim" }, `Step time, with the best bucket size of each, and volume, over the number of ranks; ${units.counted(scaling.ranks_per_node, "rank")} a node. Dashed: what the root sends, where there is one.`),
     el("div", { class: "pair" }, el("div", {}, el("h3", {}, "Step time"), time.holder), el("div", {}, el("h3", {}, "Volume per rank"), volume.holder)),
+    scaling.findings.length ? el("ul", { class: "plain small" }, scaling.findings.map((one) => el("li", {}, one))) : null,
     measuredWays(),
-    el("details", {}, el("summary", {}, "What each is, where things turn, and what this rests on"), el("dl", { class: "facts small" }, names.map((name) => [el("dt", {}, name), el("dd", {}, scaling.what[name])])), el("ul", { class: "plain small" }, scaling.findings.map((one) => el("li", {}, one))), el("ul", { class: "plain small dim" }, scaling.notes.map((one) => el("li", {}, one)))),
+    el("details", {}, el("summary", {}, "What each is, and what this rests on"), el("dl", { class: "facts small" }, names.map((name) => [el("dt", {}, name), el("dd", {}, scaling.what[name])])), el("ul", { class: "plain small dim" }, scaling.notes.map((one) => el("li", {}, one)))),
     el("details", {}, el("summary", {}, "As a table"), table(["<algorithm", "ranks", "step", "efficiency", "exposed", "best bucket_cap_mb", "sent per rank", "sent by root"], scaling.rows.map((row) => [{ name: row.algorithm }, grouped(row.ranks), units.duration(row.step_ns), units.share(row.efficiency, 1), units.duration(row.exposed_ns), row.bucket_cap_mb === null ? NOTHING : units.capacity(row.bucket_cap_mb), units.size(row.sent_bytes), units.size(row.root_bytes)]))),
   );
 }

@@ -301,13 +301,16 @@ def test_buckets_of_several_modules_have_their_own_parameters_whatever_order_the
     ]
     sent = [
         msgspec.structs.replace(collective(20 * at, 20 * at + 10), bytes=size, bucket=at)
-        for at, size in enumerate((300, 200, 100))
+        for at, size in enumerate((300, 200, 100, 300, 200, 7))
     ]
     tracks = [(track, bucket and bucket.parameters) for track, bucket, _ in _travelling(step(0, sent), profile)]
     assert tracks == [
         ("module 1 Head, bucket 0", ["critic.1"]),
         ("module 1 Head, bucket 1", ["critic.0"]),
         ("module 0 GPT, bucket 0", ["generator"]),
+        ("module 1 Head, bucket 0", ["critic.1"]),  # a step may go backward through a module twice
+        ("module 1 Head, bucket 1", ["critic.0"]),
+        ("bucket 5", None),  # nothing that the profile knows
     ]
 
 
