@@ -133,7 +133,9 @@ def test_a_hang_at_the_same_step_in_two_launches_is_the_scripts(tmp_path: Path) 
             id="rank 0, leaves",
             marks=[
                 pytest.mark.long,
-                pytest.mark.fault("ranks", "`os._exit(0)`, writing", command="profile", outcome=NO_RUN.format(LEFT)),
+                pytest.mark.fault(
+                    "ranks", "`os._exit(0)`, writing", command="profile", outcome=NO_RUN.format("rank and step")
+                ),
             ],
         ),
     ],
@@ -292,7 +294,7 @@ def test_a_rank_that_leaves_at_the_same_step_in_two_launches_is_the_scripts(tmp_
 
 
 @pytest.mark.fault(
-    "ranks", "kill -9 of rank 0 while the result is written", command="tune", outcome=f"{ONCE}, the same as before"
+    "ranks", "kill -9 of rank 0 while the result is written", command="tune", outcome=f"{ONCE}; no step of it is lost"
 )
 @pytest.mark.long
 def test_a_rank_killed_while_the_result_is_written_costs_a_launch_and_no_steps(tmp_path: Path) -> None:
