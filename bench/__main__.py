@@ -51,6 +51,11 @@ _FIGURES_IN = {"prediction": "bench.cases:prediction_figures", "tuning": "bench.
 @click.option("--all-cases", is_flag=True, help="Every model on every link for prediction and tuning: over an hour.")
 @click.option("--peers-python", help="Interpreter that has other tools installed; see bench/traces.py.")
 @click.option(
+    "--measured",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder with prediction/ and tuning/ that bench.prediction and bench.tuning measured: taken as they are.",
+)
+@click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Table to write, .json; and .md beside it."
 )
 @click.option("--against", type=click.Path(path_type=Path, dir_okay=False), help="Table to compare ratios with.")
@@ -60,11 +65,12 @@ def main(
     quick: bool,
     all_cases: bool,
     peers_python: str | None,
+    measured: Path | None,
     out: Path | None,
     against: Path | None,
     quote: Path | None,
 ) -> None:
-    wanted = Wanted(quick=quick, all_cases=all_cases, peers_python=peers_python)
+    wanted = Wanted(quick=quick, all_cases=all_cases, peers_python=peers_python, measured=measured)
     before = load(against) if against else None
     stored = load(out).sections if out and out.exists() else {}
     names = only or (QUICK if quick else tuple(BENCHMARKS))

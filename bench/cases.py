@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 def prediction_figures(wanted: Wanted) -> list[Figure]:
     """Mean and worst error over all layouts, and what training with the predicted best costs over the measured one."""
+    if wanted.measured and (cases := _decoded(wanted.measured / "prediction", prediction.Case)):
+        return prediction_figures_of(cases)
     _need_hosts()
     rates = prediction.RATES_MBIT if wanted.all_cases else _PREDICTION_RATES_MBIT
     models = prediction.MODELS if wanted.all_cases else _MODELS
@@ -37,7 +39,6 @@ def prediction_figures(wanted: Wanted) -> list[Figure]:
 
 
 def prediction_figures_of(cases: Sequence[prediction.Case]) -> list[Figure]:
-    """Of cases that were measured before, too."""
     scored = [prediction.score(case) for case in cases]
     errors = [abs(error) for one in scored for error in one.errors]
     costs = [one.cost for one in scored]
@@ -58,6 +59,8 @@ def prediction_figures_of(cases: Sequence[prediction.Case]) -> list[Figure]:
 
 def tuning_figures(wanted: Wanted) -> list[Figure]:
     """What a study of 40 trials found and took, over a grid of all layouts and over 40 launches of the script."""
+    if wanted.measured and (cases := _decoded(wanted.measured / "tuning", tuning.Case)):
+        return tuning_figures_of(cases)
     _need_hosts()
     rates = tuning.RATES_MBIT if wanted.all_cases else _TUNING_RATES_MBIT
     models = tuning.MODELS if wanted.all_cases else _MODELS
@@ -68,7 +71,6 @@ def tuning_figures(wanted: Wanted) -> list[Figure]:
 
 
 def tuning_figures_of(cases: Sequence[tuning.Case]) -> list[Figure]:
-    """Of cases that were measured before, too."""
     losses = [tuning.loss(case)[0] for case in cases]
     of = f"{len(cases)} studies" if len(cases) > 1 else "one study"
     shares = [case.tuning_seconds / (case.launch_seconds * tuning.LAUNCHES) for case in cases]
@@ -80,6 +82,12 @@ def tuning_figures_of(cases: Sequence[tuning.Case]) -> list[Figure]:
             unit="",
             ratio=1 + statistics.median(losses),
             over="the step with the grid's best",
+            samples=len(cases),
+        ),
+        Figure(
+            name=f"within 1 % of the best, {of}",
+            value=100 * statistics.mean(one <= 0.01 for one in losses),
+            unit="%",
             samples=len(cases),
         ),
         Figure(

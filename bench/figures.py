@@ -26,6 +26,7 @@ class Wanted(msgspec.Struct, kw_only=True):
     quick: bool = False  # few repetitions will do
     all_cases: bool = False  # every model on every link, which takes an hour
     peers_python: str | None = None  # an interpreter that has other tools installed
+    measured: Path | None = None  # folder of cases that were measured before: prediction/ and tuning/ in it
 
 
 class Skipped(Exception):

@@ -208,7 +208,9 @@ def _longer(arm: Arm, other: Arm) -> tuple[float, float]:
     A layout that left does not come back, so a list's index is the round, and what slowed all of a round drops out.
     """
     of_rounds = [level_of(one) - level_of(two) for one, two in zip(arm.step_ns, other.step_ns, strict=False)]
-    return center_of(of_rounds), statistics.pstdev(of_rounds) / math.sqrt(max(1, len(of_rounds) - 1))
+    center = center_of(of_rounds)
+    deviation = 1.4826 * statistics.median(abs(one - center) for one in of_rounds)  # of normal values; bursts aside
+    return center, deviation / math.sqrt(max(1, len(of_rounds) - 1))
 
 
 def _best(arms: list[Arm], chosen: int) -> int:

@@ -12,7 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+Float64s = NDArray[np.float64]
+
 _RESAMPLES = 2000
+# Values so many deviations off have no weight: 95 % of a mean's efficiency on normal values.
+_NOTHING_BEYOND = 4.685
+_ITERATIONS = 5
+_LEAST_DEVIATION = 1e-9  # where half of the values are equal
 _MAD_OF_NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 
 
@@ -37,17 +43,26 @@ def noise_of(levels: Sequence[float]) -> float:
 
 
 def center_of(log_gains: Sequence[float]) -> float:
-    """Median of the means of all pairs of values, each with itself too (Hodges and Lehmann 1963).
+    """Where most values lie: Tukey's biweight (Mosteller and Tukey 1977, chapter 10).
 
-    It stands bad rounds as well as the median does, and varies hardly more than a mean where there are none.
+    A round that other work disturbed as a whole counts for nothing, as in a median, and where there is none it varies
+    hardly more than a mean. Gains and losses are treated alike.
     """
     return float(_centers(np.asarray(log_gains, dtype=np.float64)[None, :])[0])
 
 
-def _centers(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    one, other = np.triu_indices(samples.shape[1])
-    centers: NDArray[np.float64] = np.median((samples[:, one] + samples[:, other]) / 2, axis=1)
-    return centers
+def _centers(samples: Float64s) -> Float64s:
+    """Of each row."""
+    centers: Float64s = np.median(samples, axis=1, keepdims=True)
+    deviations = _MAD_OF_NORMAL * np.median(np.abs(samples - centers), axis=1, keepdims=True)
+    for _ in range(_ITERATIONS):
+        off = np.abs(samples - centers) / np.maximum(_NOTHING_BEYOND * deviations, _LEAST_DEVIATION)
+        weights = np.where(off < 1, (1 - off**2) ** 2, 0)
+        weighed = weights.sum(axis=1, keepdims=True)
+        centers = np.where(
+            weighed > 0, (weights * samples).sum(axis=1, keepdims=True) / np.maximum(weighed, 1e-9), centers
+        )
+    return centers[:, 0]
 
 
 def interval_of(log_gains: Sequence[float], confidence: float, seed: int = 0) -> tuple[float, float]:
@@ -61,7 +76,8 @@ def interval_of(log_gains: Sequence[float], confidence: float, seed: int = 0) ->
     gains = np.asarray(log_gains, dtype=np.float64)
     picks = np.random.default_rng(seed).integers(0, len(gains), (_RESAMPLES, len(gains)))
     low, high = np.quantile(_centers(gains[picks]), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    center = center_of(log_gains)
+    return min(float(low), center), max(float(high), center)
 
 
 def interval_of_few(log_gains: Sequence[float], confidence: float) -> tuple[float, float] | None:
