@@ -56,7 +56,7 @@ def install() -> None:
         return
     if os.getppid() == _config().launcher_pid:
         _follow_the_launcher_into_death()
-    if os.getppid() == _config().launcher_pid or "RANK" in os.environ:
+    if os.getppid() == _config().launcher_pid or _is_told_its_rank():
         _note_early_exceptions()
     actions: dict[str, Action] = {
         "torch.distributed.distributed_c10d": _when_groups_exist,
@@ -69,6 +69,12 @@ def install() -> None:
         "torch.distributed.elastic.multiprocessing.api": _note_death_signals,
     }
     sys.meta_path.insert(0, _AfterImport(actions))
+
+
+def _is_told_its_rank() -> bool:
+    """Kubeflow's PyTorchJob tells torchrun a RANK too: that of its pod."""
+    words = {word.rpartition("/")[2] for word in sys.orig_argv[1:4]}
+    return "RANK" in os.environ and not words & {"torch.distributed.run", "torchrun", "accelerate"}
 
 
 def _follow_the_launcher_into_death() -> None:
@@ -108,7 +114,7 @@ def _write_early_error(kind: type[BaseException], error: BaseException) -> None:
     if kind.__name__ == "ProcessRaisedException":  # torch.multiprocessing.spawn: the child's traceback as text
         text, rank = str(error).strip().splitlines()[-1], getattr(error, "error_index", -1)
     else:
-        text, rank = first_line(kind, error), int(os.environ.get("RANK", -1))
+        text, rank = first_line(kind, error), int(os.environ["RANK"]) if _is_told_its_rank() else -1
     write_ending(control, Ending(pid=os.getpid(), rank=rank, time_ns=time.time_ns(), phase="", steps=0, error=text))
 
 
@@ -144,7 +150,7 @@ def _when_ddp_exists(module: ModuleType) -> None:
         observer_of_process.ddp_built(self)
 
     module.DistributedDataParallel.__init__ = __init__
-    if "RANK" in os.environ:
+    if _is_told_its_rank():
         observer()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bucketlab.commands.common import job_of
 from bucketlab.launch.command import TORCHRUN_FLAGS, TORCHRUN_OPTIONS, launch_command
+from tests.commands import SCRIPTS, bucketlab, last_line
 
 
 def options(**given: str) -> dict[str, object]:
@@ -37,3 +38,10 @@ def test_an_option_comes_before_its_variable(script: str) -> None:
 
 def test_another_launcher_gets_no_options_of_torchrun(script: str) -> None:
     assert job_of(("python", script), True, options()).options == ()
+
+
+def test_the_rank_of_a_pod_is_not_taken_for_a_rank_of_the_job(tmp_path: Path) -> None:
+    of_the_pod = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "23456"}
+    done = bucketlab("profile", SCRIPTS / "crash_rank1.py", cwd=tmp_path, environment=of_the_pod)
+    assert done.returncode == 1
+    assert "rank 1 of" in last_line(done) and "ValueError" in last_line(done)
