@@ -10,6 +10,7 @@ from bucketlab.report import units
 from bucketlab.schema.profile import Link, LinkPoint
 
 _BAR_CELLS = 18
+_NO_BANDWIDTH_GB_S = 1e5  # no link has it; a fit does where time does not grow with size
 _POOR_FIT = 0.1  # rms of the relative errors; on an idle machine it is a few per cent
 
 
@@ -45,6 +46,11 @@ def print_link(link: Link, console: Console) -> None:
 
 def doubt_of_fit(link: Link) -> str | None:
     """What to trust instead where latency and bandwidth of the fit say little, in one line; None where they hold."""
+    if link.bandwidth_gb_s >= _NO_BANDWIDTH_GB_S:
+        return (
+            "All-reduces took no longer the larger they were, so these sizes do not tell the link's bandwidth. Trust "
+            "the times of each size, which prediction uses too."
+        )
     if link.residual <= _POOR_FIT:
         return None
     return (

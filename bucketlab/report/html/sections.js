@@ -184,6 +184,7 @@ function aboutModule(module) {
 // ---- sliders --------------------------------------------------------------------------------------------------
 
 const STEPS = 1000;
+const NO_BANDWIDTH_GB_S = 1e5; // no link has it; a fit does where time does not grow with size
 
 function capScale() {
   const sizes = model.modules.flatMap((one) => one.bytes).filter((one) => one > 0);
@@ -217,7 +218,8 @@ function knobs() {
     const said = { default: "25 MiB, first 1 MiB", current: data.texts.in_force ? "as in force" : units.capacity(setting.cap_mb), planned: setting.sizes ? units.counted(setting.sizes.length, "bucket") : "" }[setting.preset] || units.capacity(setting.cap_mb);
     cap.sync(Math.round(scale(setting.cap_mb)), said);
     byRanks.sync(ranks.indexOf(count), grouped(count) + (setting.ranks === null ? " (measured)" : ""));
-    bandwidth.sync(Math.round(speed(factor)), `${units.rate(model.curve.bandwidth_gb_s * factor)}${factor === 1 ? " (measured)" : `, × ${factor}`}`);
+    const rate = model.curve.bandwidth_gb_s < NO_BANDWIDTH_GB_S ? units.rate(model.curve.bandwidth_gb_s * factor) : "";
+    bandwidth.sync(Math.round(speed(factor)), factor === 1 ? (rate ? `${rate} (measured)` : "as measured") : [rate, `× ${factor}`].filter(Boolean).join(", "));
     for (const one of buttons) one.setAttribute("aria-pressed", String(one.dataset.preset === setting.preset));
   });
   const asked = el("div", { class: "command asked", hidden: true });

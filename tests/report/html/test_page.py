@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bucketlab.link.curve import LinkCurve
 from bucketlab.predict import predict, unsayable
 from bucketlab.report import units
 from bucketlab.report.html import write_report
@@ -338,3 +339,16 @@ def test_no_line_ends_between_a_figure_and_its_unit(chromium: Browser, tmp_path:
     for width in (390, 700, 1280):
         chromium.window(width, 800)
         assert chromium.evaluate(f"{figures}.every((one) => one.getClientRects().length === 1)")
+
+
+def test_a_bandwidth_that_no_link_has_is_not_called_measured(chromium: Browser, tmp_path: Path) -> None:
+    profile = profiles.exposed()
+    assert profile.link is not None
+    points = [msgspec.structs.replace(one, ns=300_000) for one in profile.link.points]
+    fit = LinkCurve.fit(points)
+    profile.link = msgspec.structs.replace(profile.link, points=points, bandwidth_gb_s=fit.bandwidth_gb_s)
+    _open(chromium, _with_prediction(profile), tmp_path)
+    assert chromium.evaluate("document.querySelector('output[for=bandwidth]').textContent") == "as measured"
+    doubt = "All-reduces took no longer the larger they were"
+    assert doubt in chromium.evaluate("document.querySelector('#link').innerText")
+    assert doubt in " ".join(chromium.evaluate("document.querySelector('#terminal pre').textContent").split())
