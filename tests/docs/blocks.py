@@ -25,7 +25,7 @@ class Block:
     line: int
     language: str
     code: str
-    runs: bool  # marked to be executed
+    mark: str | None  # of a comment before it: "run" to have it executed
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -39,7 +39,7 @@ def blocks() -> list[Block]:
         for match in _BLOCK.finditer(text):
             line = text[: match.start()].count("\n") + 1
             name = str(page.relative_to(ROOT))
-            found.append(Block(name, line, match["language"], match["code"], match["mark"] == "run"))
+            found.append(Block(name, line, match["language"], match["code"], match["mark"]))
     return found
 
 

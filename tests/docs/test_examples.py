@@ -21,7 +21,7 @@ from bucketlab.commands import link
 from bucketlab.commands.common import LaunchCommand
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands, inline_commands
 
-RUN = [block for block in blocks() if block.runs]
+RUN = [block for block in blocks() if block.mark == "run"]
 
 
 def parse(words: list[str]) -> None:
