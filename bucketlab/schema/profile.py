@@ -23,7 +23,7 @@ class StepTime(msgspec.Struct, kw_only=True):
     p10_ns: int
     p90_ns: int
     samples: list[int]
-    excluded: int  # steps seen but not counted: evaluation, a skipped GradScaler step, another number of backwards
+    excluded: int  # steps seen but not counted: skipped by a GradScaler, with a pause, other passes or another batch
 
 
 class HeldBack(msgspec.Struct, kw_only=True):
