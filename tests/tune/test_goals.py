@@ -53,7 +53,7 @@ def test_with_a_prediction_that_is_somewhat_wrong_150_steps_find_a_setting_withi
 
 
 def test_where_buckets_do_not_matter_at_most_5_percent_of_studies_recommend_a_change() -> None:
-    noises, runs = (CALM, MILD, SHARED), 100
+    noises, runs = (CALM, MILD, SHARED), 60
     wrong = [
         tuned(where_buckets_do_not_matter(noise, seed), seed).significant for noise in noises for seed in range(runs)
     ]

@@ -138,6 +138,34 @@ def test_kill_9_in_the_final_race_loses_the_running_round_and_at_most_the_one_be
     again.close()
 
 
+def test_a_race_that_the_second_has_left_is_gone_on_with_and_all_its_rounds_count(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    tuner, running = tuner_of(job(1), 1, storage=storage, trials=12), job(1)
+    rounds, blocks_of_round = 0, 0
+    while (block := tuner.next_block()) is not None:
+        train(tuner, running, block)
+        blocks_of_round += tuner.phase == "final race"
+        if tuner.progress().rounds > rounds:
+            rounds = tuner.progress().rounds
+            if blocks_of_round == 2:
+                break
+            blocks_of_round = 0
+    assert tuner.next_block() is not None, "no finalist was clearly behind"
+    before = tuner.result()
+    tuner.close()
+    again = tuner_of(job(2), 2, storage=storage, trials=12)
+    blocks = 0
+    while (block := again.next_block()) is not None:
+        assert again.phase == "final race"
+        train(again, job(2 + blocks), block)
+        blocks += 1
+    result = again.result()
+    again.close()
+    assert result.finished
+    assert result.rounds == before.rounds + blocks / 2
+    assert sum(trial.finalist for trial in result.trials) == 2
+
+
 def test_a_candidate_in_which_the_job_ended_twice_is_given_up(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     killed_in(storage, "1 search")
