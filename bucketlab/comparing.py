@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bucketlab import units
 from bucketlab.analysis.differences import (
     FEWEST_SAMPLES,
     Interval,
@@ -23,7 +24,6 @@ from bucketlab.analysis.differences import (
 from bucketlab.analysis.files import analyze_paths
 from bucketlab.analysis.ranks import arrival_lags
 from bucketlab.errors import BadInput, BucketlabError
-from bucketlab.report import units
 from bucketlab.runs import find_run, load_profile, newest_runs
 from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.comparison import AlignedBuckets, Comparison, Figure, Unit

@@ -24,7 +24,7 @@ import msgspec
 
 from bucketlab import __version__
 from bucketlab.link.detect import find_links, in_words
-from bucketlab.report.units import counted, size
+from bucketlab.units import counted, size
 
 # Packages bucketlab imports, with the least version that it works with; a test holds them to pyproject.toml.
 NEEDED = {

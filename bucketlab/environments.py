@@ -18,6 +18,7 @@ from statistics import median
 
 import msgspec
 
+from bucketlab import units
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch import nodes
 from bucketlab.launch.command import Job
@@ -26,7 +27,6 @@ from bucketlab.link.detect import find_links
 from bucketlab.link.sweep import Sweep
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import pinned
-from bucketlab.report import units
 from bucketlab.runs import load_profile, write_json
 from bucketlab.saying import say
 from bucketlab.schema.tuning import CURRENT, Candidate, Launched, TunedEnvironment, TunedSetting, Tuning

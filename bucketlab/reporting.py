@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from bucketlab import units
 from bucketlab.errors import BadInput
 from bucketlab.link.curve import LinkCurve
-from bucketlab.report import units
 from bucketlab.report.html import REPORT, write_report
 from bucketlab.runs import PROFILE, find_run, load_profile
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis

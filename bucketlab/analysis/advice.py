@@ -11,9 +11,9 @@ from statistics import median
 
 from bucketlab.predict.forecast import unsayable
 from bucketlab.predict.whatif import Question, what_if
-from bucketlab.report.units import duration, quantity, share, shown, size
 from bucketlab.schema.analysis import RankStragglers
 from bucketlab.schema.profile import Breakdown, Bucket, Link, Prediction, Profile
+from bucketlab.units import duration, quantity, share, shown, size
 
 # Step times of one setting differ by about this much from run to run: less cannot be won for sure.
 NOISE_SHARE = 0.02

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from bucketlab import units
 from bucketlab.analysis.overlap import analyze_trace
 from bucketlab.analysis.ranks import merge
 from bucketlab.errors import BadInput, WorkFailed
-from bucketlab.report import units
 from bucketlab.schema.analysis import SCHEMA, Analysis, RankAnalysis
 from bucketlab.schema.limits import wrong_in
 from bucketlab.trace import classify

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bucketlab import units
 from bucketlab.analysis.matching import Matches
-from bucketlab.report import units
 from bucketlab.schema.analysis import RankAnalysis, RankStragglers, Stragglers
 from bucketlab.trace.columns import Int64s
 

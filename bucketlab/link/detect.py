@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bucketlab.report.units import counted, size
+from bucketlab.units import counted, size
 
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"  # of PCI: VGA and 3D controllers

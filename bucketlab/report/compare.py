@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bucketlab.report import units
+from bucketlab import units
 from bucketlab.report.tables import print_whole
 from bucketlab.schema.comparison import Comparison, Figure, Unit
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab.doctor import Check
-from bucketlab.report.units import counted, shown
+from bucketlab.units import counted, shown
 
 _STYLES = {"ok": "green", "warn": "magenta", "fail": "bold red"}
 

@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bucketlab import units
 from bucketlab.predict.foreign import TracePrediction
-from bucketlab.report import units
 
 
 def print_trace_prediction(made: TracePrediction, console: Console) -> None:

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bucketlab.report import units
+from bucketlab import units
 from bucketlab.schema.profile import PredictedPoint, Prediction
 
 _BAR_CELLS = 16

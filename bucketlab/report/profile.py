@@ -20,8 +20,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from bucketlab import units
 from bucketlab.analysis import advice
-from bucketlab.report import timeline, topologies, units
+from bucketlab.report import timeline, topologies
 from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, parts_of
 from bucketlab.schema.profile import (

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bucketlab import units
 from bucketlab.link.algorithms import PARAMETER_SERVER, RING
-from bucketlab.report import units
 from bucketlab.schema.profile import RankVolume, Topology
 
 REMARK = "measured in turns on this job; and the MiB that a rank receives in a step"

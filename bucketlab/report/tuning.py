@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bucketlab.report import units
+from bucketlab import units
 from bucketlab.schema.tuning import (
     CURRENT,
     Candidate,

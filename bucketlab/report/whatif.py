@@ -11,8 +11,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.text import Text
 
+from bucketlab import units
 from bucketlab.predict.whatif import Row, WhatIf
-from bucketlab.report import units
 
 _LEAST_COLUMNS = 80
 _MOST_COLUMNS = 120

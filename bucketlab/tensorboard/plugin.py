@@ -20,10 +20,10 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug.wrappers import Request, Response
 
+from bucketlab import units
 from bucketlab.errors import BucketlabError
-from bucketlab.report import units
-from bucketlab.report.settings import capacities_in_force
 from bucketlab.runs import PROFILE, load_profile
+from bucketlab.settings import capacities_in_force
 from bucketlab.tune.files import RESULT
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from bucketlab.link.sweep import Search
 from bucketlab.predict.assignment import MIB
 from bucketlab.predict.forecast import timeline_of
 from bucketlab.predict.replay import ModuleGradients
-from bucketlab.report.settings import capacities_in_force, differs_by_module
 from bucketlab.schema.profile import Prediction, Profile
 from bucketlab.schema.tuning import (
     CURRENT,
@@ -28,6 +27,7 @@ from bucketlab.schema.tuning import (
     Compression,
     JobIdentity,
 )
+from bucketlab.settings import capacities_in_force, differs_by_module
 from bucketlab.tune.beliefs import features_of
 
 _CAPACITIES = 300  # over the whole range; with two digits no more than 90 in a factor of ten are different

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bucketlab import units
 from bucketlab.comparing import compare_profiles
 from bucketlab.predict import predict
-from bucketlab.report import units
 from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
 from tests.browser import Browser

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bucketlab import __version__
-from bucketlab.report import units
+from bucketlab import __version__, units
 from bucketlab.report.compare import figure_cells, interval_of
 from bucketlab.report.html.page import Page, Phase, assemble, phases_of, thinned, write_page
 from bucketlab.report.parts import Part, parts_of

@@ -20,20 +20,20 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bucketlab import __version__
+from bucketlab import __version__, units
 from bucketlab.errors import BadInput
 from bucketlab.launch.command import HIDDEN
 from bucketlab.predict import predict
 from bucketlab.report import profile as terminal
-from bucketlab.report import timeline, units
+from bucketlab.report import timeline
 from bucketlab.report import tuning as tuned
 from bucketlab.report.html.model import ReplayModel, Scaling, replay_model, scaling
 from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, Part, parts_of
-from bucketlab.report.settings import capacities_in_force, differs_by_module
 from bucketlab.runs import load_card
 from bucketlab.schema.profile import Profile, StepTime
 from bucketlab.schema.tuning import TunedTrial, Tuning
+from bucketlab.settings import capacities_in_force, differs_by_module
 
 REPORT = "report.html"
 

@@ -1,4 +1,4 @@
-// Figures as people read them: bucketlab/report/units.py, with the micro sign where ASCII need not be.
+// Figures as people read them: bucketlab/units.py, with the micro sign where ASCII need not be.
 
 const NOTHING = "–";
 const TIMES = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9]];

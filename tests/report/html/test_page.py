@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bucketlab import units
 from bucketlab.link.curve import LinkCurve
 from bucketlab.predict import predict, unsayable
-from bucketlab.report import units
 from bucketlab.report.html import write_report
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import Tuning

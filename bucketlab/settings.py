@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bucketlab.report import units
+from bucketlab import units
 from bucketlab.schema.profile import Module
 
 _MOST_MODULES = 4

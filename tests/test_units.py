@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bucketlab.report import units
+from bucketlab import units
 
 _NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
