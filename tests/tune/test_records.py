@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -208,9 +209,18 @@ def test_what_failed_is_not_tried_again_by_the_next_launch(tmp_path: Path) -> No
 
 
 def test_two_jobs_work_on_one_study_at_once_and_each_ends_with_a_result(storage: str) -> None:
-    both = [worker(storage, "--trials", "16", "--seed", str(seed)) for seed in (0, 1)]
-    for process in both:
-        _, errors = process.communicate(timeout=200)
+    both = [worker(storage, "--steps-on-request", "--trials", "16", "--seed", str(seed)) for seed in (0, 1)]
+    for _ in range(8):  # in step, so that neither measures every trial before the other has begun
+        for process in both:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+        for process in both:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+    with ThreadPoolExecutor() as at_will:
+        outputs = at_will.map(lambda process: process.communicate("\n" * 1000, timeout=200), both)
+    for process, (_, errors) in zip(both, outputs, strict=True):
         assert process.returncode == 0, errors
     study = optuna.load_study(study_name="simulated", storage=storage)
     records = {trial.number: trial.user_attrs["bucketlab"] for trial in study.trials}
