@@ -183,8 +183,8 @@ def got(application: Any, path: str) -> Any:
 
 def test_a_variable_that_is_set_already_is_said_to_stay(tmp_path: Path) -> None:
     (tmp_path / "paced.toml").write_text(SWEEP)
-    arguments = ["tune", "--launches", "3", "--sweep", "paced.toml", PACED]
-    done = bucketlab(*arguments, cwd=tmp_path, environment={"PACE": "slow"})
+    environment = {"PACE": "slow"}
+    done = bucketlab("tune", "--launches", "3", "--sweep", "paced.toml", PACED, cwd=tmp_path, environment=environment)
     assert done.returncode == 2
     assert "PACE is set here, to slow: it stays" in done.stderr
     assert "--launches 3" in last_line(done)
