@@ -118,7 +118,7 @@ def _search(job: Job, options: TuneOptions, most_launches: int, found: Tuned, te
 
 
 def _follow(job: Job, options: TuneOptions, meeting: nodes.Nodes) -> None:
-    """The launches that rank 0's node makes, on a node of the others."""
+    """The launches of the command that has rank 0, in another of the job's commands."""
     environment = pinned(options.sweep)
     for variables in meeting.heard():
         say(f"launch on rank 0's word: {in_shell(variables) or 'the environment as it is'}")
@@ -168,7 +168,7 @@ class _Search:
     folder: Path
     before: Tuning  # buckets in the environment as it is
     records: LaunchRecords
-    tell: Callable[[Group], None]  # to the commands of other nodes
+    tell: Callable[[Group], None]  # to the job's other commands
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -243,7 +243,7 @@ class _Search:
                 raise
             return msgspec.structs.replace(one, failure=str(error), seconds=time.monotonic() - began)
         if result is None:
-            raise WorkFailed("rank 0 has moved to another node: give its node --node-rank 0 and --master-addr.")
+            raise WorkFailed(nodes.RANK_0_MOVED)
         tuned = result.significant if buckets is None else buckets != CURRENT
         setting = result.best if tuned else result.baseline
         failure = _why_not_in_force(planned.variables, result.variables)

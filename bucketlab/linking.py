@@ -28,7 +28,7 @@ class LinkTask(msgspec.Struct, kw_only=True):
 
 
 def measure_link(job: Job, task_for: LinkTask, timeout_seconds: float, output_to_stderr: bool) -> Link | None:
-    """Measures the link between the ranks of a launch; None on a node that rank 0 does not run on.
+    """Measures the link between the ranks of a launch; None where rank 0 runs elsewhere.
 
     Args:
         job: its launch options, or a launcher's command line; its script is ours.

@@ -41,7 +41,7 @@ class ProfileOptions:
 
 @dataclass(frozen=True)
 class Profiled:
-    folder: Path | None  # None on a node that rank 0 does not run on
+    folder: Path | None  # None where rank 0 runs elsewhere
     remark: str | None  # how the script ended, where that is worth a line
 
 
@@ -120,7 +120,7 @@ def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str],
     if ended_well and outcome.rank_0_is_elsewhere() and not (folder / PROFILE).is_file():
         with contextlib.suppress(OSError):
             folder.rmdir()
-        return Profiled(folder=None, remark="rank 0 runs on another node: the report is there.")
+        return Profiled(None, remark="rank 0 runs on another node or under another command: the report is there.")
     if outcome.interrupted:
         kept = f" What was measured before that is in {folder}." if (folder / PROFILE).is_file() else ""
         raise Interrupted(f"{why_it_failed(outcome, job, argv, options.timeout_seconds)}{kept}")

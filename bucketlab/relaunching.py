@@ -1,8 +1,8 @@
 """`bucketlab tune --relaunch`: the same study where buckets cannot be changed in place; each block is a launch.
 
 The setting goes into DDP's constructor, the study runs in this process. Slow, since every block pays a start of the
-job, and less exact, since the blocks that are compared lie further apart in time. On several nodes the commands agree
-on each launch, as where environment variables are searched.
+job, and less exact, since the blocks that are compared lie further apart in time. Where a job has several commands,
+they agree on each launch, as where environment variables are searched.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Launches:
     seconds: list[float] = field(default_factory=list)  # that each block took
 
     def profiled(self) -> Profile | None:
-        """The job as it is, measured in all that prediction needs; None on a node that rank 0 does not run on."""
+        """The job as it is, measured in all that prediction needs; None where rank 0 runs elsewhere."""
         folder = profile(self.job, self.options).folder
         return None if folder is None else load_profile(folder)
 
@@ -61,19 +61,19 @@ class _Launches:
         finally:
             self.seconds.append(time.monotonic() - began)
         if folder is None:
-            raise WorkFailed("rank 0 has moved to another node: give its node --node-rank 0 and --master-addr.")
+            raise WorkFailed(nodes.RANK_0_MOVED)
         found = load_profile(folder)
         step_ns = found.step.samples if found.step else []
         return step_ns, [size for module in found.modules for size in module.bucket_bytes], None
 
     def launched(self, candidate: Candidate, steps: int) -> Path | None:
-        """The folder of a launch's profile; None on a node that rank 0 does not run on."""
+        """The folder of a launch's profile; None where rank 0 runs elsewhere."""
         setting = None if candidate == CURRENT else Setting(candidate=candidate, study=self.study)
         options = replace(self.options, setting=setting, only_time=True, timed_steps=max(_FEWEST_STEPS, steps))
         return profile(self.job, options).folder
 
     def follow(self, meeting: nodes.Nodes) -> None:
-        """The launches that rank 0's node makes, on a node of the others."""
+        """The launches of the command that has rank 0, in another of the job's commands."""
         for word in meeting.heard():
             block = msgspec.json.decode(word["block"], type=_Word)
             try:
@@ -85,14 +85,14 @@ class _Launches:
 
 
 class _Word(msgspec.Struct, kw_only=True):
-    """What the nodes' commands need to know of a launch."""
+    """What a job's commands need to know of a launch."""
 
     candidate: Candidate
     steps: int
 
 
 def tune_by_launches(job: Job, task: TuneTask, options: ProfileOptions) -> Tuning | None:
-    """One study, its steps measured in launches of the job; None on a node that rank 0 does not run on.
+    """One study, its steps measured in launches of the job; None where rank 0 runs elsewhere.
 
     Args:
         job: what to launch.
@@ -124,13 +124,13 @@ def _word(block: Block) -> str:
 
 
 def _led(launches: _Launches, task: TuneTask, first: Profile, tell: Callable[[Block], None]) -> Tuning:
-    """On the node of rank 0.
+    """In the command that has rank 0.
 
     Args:
         launches: of the job.
         task: the study.
         first: the job as it is.
-        tell: the commands of other nodes, of each launch before it.
+        tell: the job's other commands, of each launch before it.
     """
     tuner = Tuner(
         JobFacts.of(first, takes_lists(first.versions.get("torch", "")), first.kind),

@@ -47,7 +47,7 @@ MOST_CRASHES = 8
 _WARMUP_STEPS = 5
 _LATER_AFTER_A_CRASH = 7
 _FEW = 3  # layouts, from which on there is something to choose
-_ELSEWHERE = "rank 0 runs on another node: the result is there."
+_ELSEWHERE = "rank 0 runs on another node or under another command: the result is there."
 _FOREVER_SECONDS = 10 * 365 * 24 * 3600.0
 
 
@@ -72,7 +72,7 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class Tuned:
-    folder: Path | None  # None on a node that rank 0 does not run on
+    folder: Path | None  # None where rank 0 runs elsewhere
     result: Tuning | None
     remarks: list[str]  # worth a line each on stderr
 

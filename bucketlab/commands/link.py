@@ -50,7 +50,7 @@ def link(
     task = LinkTask(result="", largest_bytes=int(max_mb * 2**20), dtype=dtype, seconds=seconds)
     measured = measure_link(job_of(target, own_launcher, launch), task, timeout, as_json)
     if measured is None:
-        say("rank 0 runs on another node: the figures are there.")
+        say("rank 0 runs on another node or under another command: the figures are there.")
     elif as_json:
         print_json(measured)
     else:

@@ -57,7 +57,7 @@ def study_of(options: dict[str, Any]) -> TuneOptions:
 
 
 def show_study(folder: Path | None) -> None:
-    """The screen of a study that this node has; nothing where rank 0 ran on another."""
+    """The screen of a study; nothing where rank 0 ran elsewhere and has it."""
     from rich.console import Console
 
     from bucketlab.report.tuning import print_tuning

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 _DEFAULT_PORT = 29400  # of torchrun's rendezvous
 _CONNECT_SECONDS = 300.0
 _GOODBYE_SECONDS = 60.0
+# What the command that leads says of a launch whose rank 0 it did not start.
+RANK_0_MOVED = (
+    "rank 0 has moved to another node or command: give the command that is to have it --node-rank 0, and each the "
+    "--master-addr of its node."
+)
 
 
 def count_of(job: Job) -> int:
@@ -65,7 +70,7 @@ class Nodes:
             try:
                 told = self._store.get(f"launch/{self._number}")
             except Exception as error:  # the store has a class for each way in which a connection ends
-                raise WorkFailed("the command on rank 0's node ended; its message says why.") from error
+                raise WorkFailed("the command that has rank 0 ended; its message says why.") from error
             launch = msgspec.json.decode(told, type=dict[str, str] | None)
             if launch is None:
                 return
