@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -148,15 +148,7 @@ def _task(options: TuneOptions, study: str, scratch: Path) -> TuneTask:
 
 
 def _study(options: TuneOptions, task: TuneTask, environment: Group, timeout_seconds: float) -> Study:
-    return Study(
-        task=task,
-        sweep=options.sweep,
-        emulate=options.emulate,
-        environment=environment,
-        timeout_seconds=timeout_seconds,
-        most_crashes=1,
-        output_to_stderr=options.output_to_stderr,
-    )
+    return Study(task, replace(options, timeout_seconds=timeout_seconds), environment, most_crashes=1)
 
 
 @dataclass

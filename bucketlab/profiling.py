@@ -12,6 +12,7 @@ from pathlib import Path
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch.command import Job, launch_command, without_secrets
 from bucketlab.launch.diagnose import why_it_failed
+from bucketlab.launch.options import LaunchOptions
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.detect import find_links, what_is_lacking
 from bucketlab.link.sweep import Sweep, environment_on
@@ -20,23 +21,18 @@ from bucketlab.saying import say
 from bucketlab.worker.config import Launch, Setting, WorkerConfig
 
 
-@dataclass(frozen=True)
-class ProfileOptions:
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(LaunchOptions):
     """What a user may set; None leaves it to the run."""
 
     out: Path = Path("traces")
-    sweep: Sweep | None = None
-    emulate: Sweep | None = None
     warmup_steps: int = 5
     timed_steps: int | None = None
     traced_steps: int = 8
     compare_topologies: bool = False
     link_seconds: float = 10.0
-    timeout_seconds: float = 1800.0
-    keep_running: bool = False
     only_time: bool = False  # no trace, no ready times, no link
     setting: Setting | None = None  # for DDP's constructor, in place of the script's own
-    output_to_stderr: bool = False
 
 
 @dataclass(frozen=True)

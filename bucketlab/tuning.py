@@ -24,8 +24,9 @@ from bucketlab.launch.diagnose import (
     why_it_failed,
 )
 from bucketlab.launch.nodes import count_of
+from bucketlab.launch.options import LaunchOptions
 from bucketlab.launch.supervise import Outcome, supervise
-from bucketlab.link.sweep import Search, Sweep, chooses_code
+from bucketlab.link.sweep import Search, chooses_code
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
@@ -43,7 +44,7 @@ from bucketlab.worker.progress import PHASES
 
 # Launches in a row that ended before they measured a single block.
 _MOST_IN_VAIN = 2
-MOST_CRASHES = 8
+_MOST_CRASHES = 8
 _WARMUP_STEPS = 5
 _LATER_AFTER_A_CRASH = 7
 _FEW = 3  # layouts, from which on there is something to choose
@@ -51,8 +52,8 @@ _ELSEWHERE = "rank 0 runs on another node or under another command: the result i
 _FOREVER_SECONDS = 10 * 365 * 24 * 3600.0
 
 
-@dataclass(frozen=True)
-class TuneOptions:
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(LaunchOptions):
     """What a user may set; None leaves it to the study."""
 
     out: Path = Path("sweeps")
@@ -60,14 +61,9 @@ class TuneOptions:
     storage: str | None = None
     trials: int = 40
     steps: int | None = None
-    sweep: Sweep | None = None
-    emulate: Sweep | None = None
     predict: bool = True
-    timeout_seconds: float = 1800.0
-    keep_running: bool = False
     choices: Choices = field(default_factory=dict)  # environment variables to search too: see `environments`
     relaunch: bool = False  # each block in a launch of its own, its setting given to DDP's constructor
-    output_to_stderr: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,18 +108,7 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         return Tuned(folder, result, [])
     if options.choices and _is_finished(folder) and count_of(job) == 1:
         return Tuned(folder, load_result(folder), [])
-    done = run_study(
-        job,
-        Study(
-            task=task,
-            sweep=options.sweep,
-            emulate=options.emulate,
-            environment=environment,
-            timeout_seconds=options.timeout_seconds,
-            keep_running=options.keep_running,
-            output_to_stderr=options.output_to_stderr,
-        ),
-    )
+    done = run_study(job, Study(task, options, environment))
     if done.result is not None:
         _write_scalars(done.result, folder)
     if done.folder is None:
@@ -167,13 +152,9 @@ class Study:
     """What is measured in a job's launches, and how often one that fails is launched again."""
 
     task: TuneTask
-    sweep: Sweep | None = None
-    emulate: Sweep | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)  # of the job, beside this process's
-    timeout_seconds: float = 1800.0
-    most_crashes: int = MOST_CRASHES
-    keep_running: bool = False
-    output_to_stderr: bool = False
+    options: LaunchOptions
+    environment: Mapping[str, str]  # of the job, beside this process's
+    most_crashes: int = _MOST_CRASHES
 
     @property
     def folder(self) -> Path:
@@ -195,8 +176,8 @@ def run_study(job: Job, study: Study) -> Tuned:
         outcome = supervise(
             argv,
             lambda control: _worker_config(job, study, control, crashes),  # noqa: B023
-            study.timeout_seconds,
-            study.output_to_stderr,
+            study.options.timeout_seconds,
+            study.options.output_to_stderr,
             study.environment,
             on_end=lambda control: _note_live(control, lives),  # noqa: B023  # called before the loop goes round
         )
@@ -208,7 +189,7 @@ def run_study(job: Job, study: Study) -> Tuned:
         why = _why_not_over(outcome, job, argv, study)
         if outcome.interrupted:
             raise Interrupted(f"{why}{_goes_on(study.task)}")
-        if study.keep_running and _ended_well(outcome):
+        if study.options.keep_running and _ended_well(outcome):
             return _only_trained(study, why)
         trained = any(one.ddp_modules for one in outcome.endings) or any(one.steps for one in outcome.progress)
         if (not outcome.exit_code and not trained) or own_failure(outcome):
@@ -224,7 +205,7 @@ def run_study(job: Job, study: Study) -> Tuned:
         places.add(place)
         if crashed and _in_a_block(outcome) and live is not None and live.in_force is not None:
             _blame(study.task, live.in_force, why)
-        if study.keep_running:  # nobody but the user begins a training anew
+        if study.options.keep_running:  # nobody but the user begins a training anew
             raise WorkFailed(f"{why}{_goes_on(study.task)}")
         crashes += crashed
         measured_something = any(PHASES[one.phase] == "tuning" and one.done for one in outcome.progress)
@@ -269,6 +250,7 @@ def _is_finished(folder: Path, choices: Choices | None = None) -> bool:
 
 
 def _worker_config(job: Job, study: Study, control: Path, crashes: int) -> WorkerConfig:
+    options = study.options
     return WorkerConfig(
         out=str(study.folder.parent),
         run=study.folder.name,
@@ -278,9 +260,9 @@ def _worker_config(job: Job, study: Study, control: Path, crashes: int) -> Worke
         command=without_secrets(job.target),
         task="tune",
         tune=study.task,
-        wanted_link=study.sweep.link.kind if study.sweep else "",
-        emulate=study.emulate.link if study.emulate else None,
-        keep_running=study.keep_running,
+        wanted_link=options.sweep.link.kind if options.sweep else "",
+        emulate=options.emulate.link if options.emulate else None,
+        keep_running=options.keep_running,
         # What a setting does then happens at another step than before, and what the script does at the same.
         warmup_steps=_WARMUP_STEPS + _LATER_AFTER_A_CRASH * crashes,
     )
@@ -351,19 +333,19 @@ def _why_not_over(outcome: Outcome, job: Job, argv: list[str], study: Study) -> 
         most = max([one.steps for one in outcome.endings] + [one.steps for one in outcome.progress], default=0)
         if failure is None and most:
             return f"{job.script} ended after {most} steps, before the study was over."
-    return why_it_failed(outcome, job, argv, study.timeout_seconds)
+    return why_it_failed(outcome, job, argv, study.options.timeout_seconds)
 
 
 def _judge(outcome: Outcome, job: Job, argv: list[str], study: Study) -> Tuned:
     failure = next((one.failure for one in outcome.endings if one.failure), None)
-    if failure and study.keep_running and _ended_well(outcome):
+    if failure and study.options.keep_running and _ended_well(outcome):
         return _only_trained(study, failure)
     if failure:
         raise WorkFailed(failure)
     if outcome.rank_0_is_elsewhere():
         return Tuned(None, None, [_ELSEWHERE])
-    if outcome.exit_code and study.keep_running:
-        why = why_it_failed(outcome, job, argv, study.timeout_seconds)
+    if outcome.exit_code and study.options.keep_running:
+        why = why_it_failed(outcome, job, argv, study.options.timeout_seconds)
         raise WorkFailed(f"{why} The study is in {study.folder}.")
     return Tuned(study.folder, load_result(study.folder), [])
 
