@@ -87,34 +87,40 @@ def tune(job: Job, options: TuneOptions) -> Tuned:
         if job.may_hold_rank_0:  # hundreds of nodes need not all open one file on a shared disk
             check_storage(storage, study)
     except BadInput:
-        with contextlib.suppress(OSError):  # there may be a study in it
-            folder.rmdir()
+        _remove_if_empty(folder)
         raise
     task = _task(options, folder, study, storage)
-    if options.relaunch:
-        result = tune_by_launches(
-            job,
-            task,
-            ProfileOptions(
-                sweep=options.sweep,
-                emulate=options.emulate,
-                timeout_seconds=options.timeout_seconds,
-                output_to_stderr=options.output_to_stderr,
-            ),
-        )
-        if result is None:
-            return Tuned(None, None, [_ELSEWHERE])
-        _write_scalars(result, folder)
-        return Tuned(folder, result, [])
     if options.choices and _is_finished(folder) and count_of(job) == 1:
         return Tuned(folder, load_result(folder), [])
-    done = run_study(job, Study(task, options, environment))
+    if options.relaunch:
+        done = _tune_by_launches(job, task, options, folder)
+    else:
+        done = run_study(job, Study(task, options, environment))
     if done.result is not None:
         _write_scalars(done.result, folder)
     if done.folder is None:
-        with contextlib.suppress(OSError):  # it is that of rank 0 on a shared disk
-            folder.rmdir()
+        _remove_if_empty(folder)  # on a shared disk it is that of rank 0
     return done
+
+
+def _tune_by_launches(job: Job, task: TuneTask, options: TuneOptions, folder: Path) -> Tuned:
+    launch = ProfileOptions(
+        sweep=options.sweep,
+        emulate=options.emulate,
+        timeout_seconds=options.timeout_seconds,
+        output_to_stderr=options.output_to_stderr,
+    )
+    try:
+        result = tune_by_launches(job, task, launch)
+    except WorkFailed:
+        _remove_if_empty(folder)  # where rank 0 runs elsewhere
+        raise
+    return Tuned(None, None, [_ELSEWHERE]) if result is None else Tuned(folder, result, [])
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _write_scalars(result: Tuning, folder: Path) -> None:
