@@ -22,7 +22,7 @@ from bucketlab.launch.scratch import scratch_folder
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, profile
 from bucketlab.report.tuning import progress_line
-from bucketlab.runs import load_profile, write_json
+from bucketlab.runs import PROFILE, load_profile, write_json
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
@@ -132,6 +132,7 @@ def _led(launches: _Launches, task: TuneTask, first: Profile, tell: Callable[[Bl
         first: the job as it is.
         tell: the job's other commands, of each launch before it.
     """
+    write_json(Path(task.folder) / PROFILE, first)
     tuner = Tuner(
         JobFacts.of(first, takes_lists(first.versions.get("torch", "")), first.kind),
         task.search,

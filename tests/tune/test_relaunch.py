@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
+from bucketlab.runs import load_profile
 from bucketlab.schema.tuning import Tuning
 from bucketlab.tune.files import load_result
 from tests.commands import ROOT, SCRIPTS, bucketlab, start
@@ -42,6 +43,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[int, f
     assert finished_trials(storage)[: len(before)] == before
     result = msgspec.json.decode(done.stdout, type=Tuning)
     assert load_result(folder / "sweeps" / "s") == result
+    assert load_profile(folder / "sweeps" / "s").link is not None
     return before, result, done.stderr
 
 
