@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,10 +66,8 @@ class Adapter(msgspec.Struct, kw_only=True):
     port: int
     layer: str  # "InfiniBand" or, for RoCE, "Ethernet"
     state: str  # "ACTIVE", "DOWN", "INIT", ...
-    rate_gbit_s: float | None
     rate: str  # in the driver's words: "200 Gb/sec (4X HDR)"
     interfaces: list[str] = []  # network interfaces of the same function
-    numa_node: int | None = None
 
     @property
     def active(self) -> bool:
@@ -86,14 +83,12 @@ class Interface(msgspec.Struct, kw_only=True):
     up: bool
     speed_gbit_s: float | None  # None where the driver does not tell, as virtual machines' often do not
     driver: str = ""
-    mtu: int | None = None
     members: list[str] = []  # of a bond
 
 
 class HostLinks(msgspec.Struct, kw_only=True):
     """What was found on one host. `unknown` tells what could not be looked at, and why."""
 
-    host: str
     gpus: list[Gpu]
     pairs: list[GpuPair]
     adapters: list[Adapter]
@@ -114,7 +109,6 @@ def find_links(sys: Path = Path("/sys"), shared_memory: Path = Path("/dev/shm"))
     gpus, pairs = _gpus_and_pairs(sys, unknown)
     usage = shutil.disk_usage(shared_memory) if shared_memory.is_dir() else None
     return HostLinks(
-        host=socket.gethostname(),
         gpus=gpus,
         pairs=pairs,
         adapters=list(_adapters(sys / "class/infiniband")),
@@ -360,18 +354,13 @@ def _decoded(text: Any) -> Any:
 def _adapters(folder: Path) -> Iterator[Adapter]:
     for device in _folders(folder):
         for port in _folders(device / "ports"):
-            rate = _text(port / "rate") or ""
-            number = re.match(r"[\d.]+", rate)
-            node = _number(_text(device / "device/numa_node"))
             yield Adapter(
                 device=device.name,
                 port=int(port.name),
                 layer=_text(port / "link_layer") or "InfiniBand",
                 state=(_text(port / "state") or "unknown").rpartition(": ")[2],
-                rate_gbit_s=float(number.group()) if number else None,
-                rate=rate,
+                rate=_text(port / "rate") or "",
                 interfaces=[one.name for one in _folders(device / "device/net")],
-                numa_node=node if node is not None and node >= 0 else None,
             )
 
 
@@ -386,7 +375,6 @@ def _interfaces(folder: Path) -> Iterator[Interface]:
             up=_text(one / "operstate") == "up",
             speed_gbit_s=speed / 1000 if speed is not None and speed > 0 else None,
             driver=driver.resolve().name if driver.exists() else "",
-            mtu=_number(_text(one / "mtu")),
             members=(_text(one / "bonding/slaves") or "").split(),
         )
 

@@ -36,14 +36,14 @@ def test_infiniband_and_roce_are_told_apart_by_their_link_layer(tmp_path, no_nvm
         tmp_path,
         _port("mlx5_0", "InfiniBand", "400 Gb/sec (4X NDR)")
         | _port("mlx5_3", "Ethernet", "25 Gb/sec (1X EDR)", state="1: DOWN")
-        | {"class/infiniband/mlx5_3/device/net/ens5/mtu": "9000", "class/infiniband/mlx5_3/device/numa_node": "1"},
+        | {"class/infiniband/mlx5_3/device/net/ens5/mtu": "9000"},
     )
     infiniband, roce = find_links(sys).adapters
-    assert (infiniband.device, infiniband.layer, infiniband.rate_gbit_s, infiniband.active) == (
-        "mlx5_0", "InfiniBand", 400, True,
+    assert (infiniband.device, infiniband.layer, infiniband.rate, infiniband.active) == (
+        "mlx5_0", "InfiniBand", "400 Gb/sec (4X NDR)", True,
     )  # fmt: skip
-    assert (roce.layer, roce.rate_gbit_s, roce.active, roce.interfaces, roce.numa_node) == (
-        "Ethernet", 25, False, ["ens5"], 1,
+    assert (roce.layer, roce.rate, roce.active, roce.interfaces) == (
+        "Ethernet", "25 Gb/sec (1X EDR)", False, ["ens5"],
     )  # fmt: skip
 
 

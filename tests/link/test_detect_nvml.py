@@ -82,7 +82,6 @@ class Nvml:
 def _links(nvml):
     gpus, pairs = detect.gpus_of_nvml(nvml)
     return detect.HostLinks(
-        host="h",
         gpus=gpus,
         pairs=pairs,
         adapters=[],

@@ -72,7 +72,6 @@ def mistakes(read):
 
 def _host(*adapters):
     return HostLinks(
-        host="h",
         gpus=[],
         pairs=[],
         adapters=list(adapters),
@@ -84,7 +83,7 @@ def _host(*adapters):
 
 
 def _adapter(device, layer, state="ACTIVE"):
-    return Adapter(device=device, port=1, layer=layer, state=state, rate_gbit_s=None, rate="")
+    return Adapter(device=device, port=1, layer=layer, state=state, rate="")
 
 
 def test_these_sweeps_are_shipped():
