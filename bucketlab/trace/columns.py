@@ -90,6 +90,4 @@ class Trace:
     world_size: int | None = None
     backend: str | None = None  # as distributedInfo writes it, in lower case
     host: str | None = None
-    epoch_ns: int = 0  # add it to a time to get ns since 1970, where the clock is that of the world
-    events_in_file: int = 0  # all complete events, those left out included
     warnings: list[str] = field(default_factory=list)  # damage that was survived, one line each

@@ -38,11 +38,6 @@ def union(start: Int64s, end: Int64s) -> Union:
     return Union(start[np.r_[0, first]], reach[np.r_[first - 1, len(start) - 1]])
 
 
-def length(parts: Union) -> int:
-    """Total length of a union, ns."""
-    return int((parts.end - parts.start).sum())
-
-
 def covered_before(parts: Union, times: Int64s) -> Int64s:
     """Of each time, how much of the union lies before it; same shape as `times`."""
     if not len(parts.start):

@@ -211,8 +211,6 @@ def read_trace(path: str | Path, processes: int = 1) -> Trace:
         world_size=distributed.world_size,
         backend=distributed.backend.lower() if distributed.backend else None,
         host=header.host,
-        epoch_ns=header.epoch_ns,
-        events_in_file=columns.complete,
         warnings=[f"{path}: {warning}" for warning in _warnings(document, columns)],
     )
 
@@ -291,7 +289,6 @@ def _rank_in_name(path: Path) -> int | None:
 
 
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-_Time = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Distributed(msgspec.Struct):
@@ -303,7 +300,6 @@ class _Distributed(msgspec.Struct):
 class _Header(msgspec.Struct):
     distributed: _Distributed = msgspec.field(default_factory=_Distributed, name="distributedInfo")
     host: str | None = msgspec.field(default=None, name="host_name")
-    epoch_ns: _Time = msgspec.field(default=0, name="baseTimeNanoseconds")
 
 
 def _header(members: dict[str, msgspec.Raw]) -> _Header:

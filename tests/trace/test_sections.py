@@ -34,7 +34,7 @@ def all_of(path, processes):
         trace = read_trace(path, processes)
     except BadInput as refused:
         return str(refused)
-    header = (trace.rank, trace.world_size, trace.backend, trace.host, trace.epoch_ns, trace.events_in_file)
+    header = (trace.rank, trace.world_size, trace.backend, trace.host)
     return rows(trace), trace.collective_args, trace.tracks, trace.names, header, trace.warnings
 
 
