@@ -78,11 +78,6 @@ class Replay:
         return np.asarray(np.interp(self._launch_ns, done_ns, at_ns))
 
     @property
-    def queued_ns(self) -> Float64s:
-        """From ready to start."""
-        return self.start_ns - self.ready_ns
-
-    @property
     def exposed_ns(self) -> Float64s:
         """Of each bucket, the time it moves while no compute runs."""
         return np.maximum(0.0, self.end_ns - np.maximum(self.start_ns, self.compute_end_ns))
