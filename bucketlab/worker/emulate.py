@@ -59,12 +59,10 @@ class Emulated(msgspec.Struct, kw_only=True):
     bandwidth_gb_s: float  # of the same fit: bytes of the buffer per ns
     concurrency: int
     transfers: int
-    late_transfers: int  # the real reduction ended later than the model says, by more than 3 % of the modelled time
     steps: int  # backward passes that sent buckets; the first one of a static graph is counted with the second
     late_steps: int  # their last reduction ended later than modelled, by more than 3 % of their transfers' time
     worst_excess_ns: int  # of a step: by how much the real reduction ended later than modelled
     median_error: float | None  # how late completions came, over the modelled time; transfers of 1 ms and more
-    worst_error: float | None
 
     @property
     def valid(self) -> bool:
@@ -473,12 +471,8 @@ class _HostLink:
             step.end_ns = max(step.end_ns, end_ns)
             step.reduced_ns = max(step.reduced_ns, reduced_ns)
             self._tally.newest.append(transfer)
-            self._tally.count(
-                step,
-                modelled_ns=end_ns - start_ns,
-                excess_ns=reduced_ns - end_ns,
-                error_ns=transfer.completed_ns - max(end_ns, reduced_ns),
-            )
+            error_ns = transfer.completed_ns - max(end_ns, reduced_ns)
+            self._tally.count(step, modelled_ns=end_ns - start_ns, error_ns=error_ns)
             outcome.set_result(buffer)
 
 
@@ -576,14 +570,9 @@ class _StreamLink:
             held = self._held.popleft()
             slept_ns = held.began.elapsed_time(held.slept) * 1e6
             self._rate.learn(held.cycles, slept_ns)
-            excess_ns = held.slept.elapsed_time(held.completed) * 1e6
-            held.step.reduced_ns += excess_ns  # they go one after the other: what they are late by adds up
-            self._tally.count(
-                held.step,
-                modelled_ns=held.modelled_ns,
-                excess_ns=excess_ns,
-                error_ns=abs(slept_ns - held.modelled_ns),
-            )
+            # They go one after the other: what they are late by adds up.
+            held.step.reduced_ns += held.slept.elapsed_time(held.completed) * 1e6
+            self._tally.count(held.step, modelled_ns=held.modelled_ns, error_ns=abs(slept_ns - held.modelled_ns))
 
     def _cycles_per_ns(self) -> float:
         cycles = 20_000_000
@@ -639,26 +628,21 @@ class _Tally:
         with self._lock:
             self.newest: deque[Transfer] = deque(maxlen=_KEPT)
             self._errors: deque[float] = deque(maxlen=_KEPT)
-            self._worst_error: float | None = None
-            self._transfers = self._late_transfers = 0
-            self._steps = self._late_steps = 0
+            self._transfers = self._steps = self._late_steps = 0
             self._worst_excess_ns = 0.0
 
-    def count(self, step: _Step, *, modelled_ns: float, excess_ns: float, error_ns: float) -> None:
+    def count(self, step: _Step, *, modelled_ns: float, error_ns: float) -> None:
         """One transfer, before DDP gets it.
 
         Args:
             step: the one it belongs to; counted with its last transfer.
             modelled_ns: time on the modelled link.
-            excess_ns: by how much the real reduction ended later than modelled; negative if it did not.
             error_ns: by how much the bucket came later than it should, the real reduction considered.
         """
         with self._lock:
             self._transfers += 1
-            self._late_transfers += excess_ns > _TOLERANCE * modelled_ns
             if modelled_ns >= _JUDGED_FROM_NS:
                 self._errors.append(error_ns / modelled_ns)
-                self._worst_error = max(self._worst_error or 0.0, self._errors[-1])
             step.modelled_ns += modelled_ns
             step.completed += 1
             if step.all_sent and step.completed == step.sent:
@@ -676,10 +660,8 @@ class _Tally:
                 bandwidth_gb_s=curve.bandwidth_gb_s,
                 concurrency=concurrency,
                 transfers=self._transfers,
-                late_transfers=self._late_transfers,
                 steps=self._steps,
                 late_steps=self._late_steps,
                 worst_excess_ns=round(self._worst_excess_ns),
                 median_error=statistics.median(self._errors) if self._errors else None,
-                worst_error=self._worst_error,
             )
