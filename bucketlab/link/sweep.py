@@ -77,7 +77,7 @@ class Search(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The space that `bucketlab tune` searches. What can change the training's results is opted in to."""
 
     bucket_cap_mb: Range = msgspec.field(default_factory=lambda: Range(low=0.5, high=512.0))  # MiB, as DDP's
-    first_bucket_mb: Range | None = None  # None: as DDP's default has it
+    first_bucket_mb: Range | None = None  # None: that of all buckets
     planned_list: bool = True  # also try the planner's bucket_cap_mb_list
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
@@ -95,7 +95,6 @@ class Sweep(msgspec.Struct, kw_only=True):
     link: LinkModel
     presets: dict[str, Figures]
     search: Search
-    file: str
 
 
 def shipped_sweeps() -> dict[str, Path]:
@@ -226,7 +225,6 @@ class _Reader:
             link=link,
             presets=presets,
             search=search,
-            file=str(self._file),
         )
 
     def _tell(self, keys: Keys, what: str) -> None:

@@ -324,7 +324,7 @@ class _Scene:
         self.travelling_bytes = question.compression * sum(sum(module.bytes) for module in timeline.modules)
         self.measured = None if profile.link is None else curve_in_training(profile)
         self.fabric = _faster(question.fabric or _fabric_of(profile), question.bandwidth_scale)
-        self.layouts = _layouts(profile, timeline)
+        self.layouts = _layouts(timeline)
         self.cap_mb_now = max(profile.modules, key=lambda one: one.parameters).bucket_cap_mb
 
     def row(self, algorithm: Algorithm, ranks: int) -> Row:
@@ -444,7 +444,7 @@ class _Layout:
         return float((self.ready_ns + still_ns).max())
 
 
-def _layouts(profile: Profile, timeline: Timeline) -> list[_Layout]:
+def _layouts(timeline: Timeline) -> list[_Layout]:
     """Distinct layouts over all capacities, by rising number of buckets, each with the largest capacity for it."""
     sizes = [size for module in timeline.modules for size in module.bytes if size > 0]
     largest = max(sum(module.bytes) for module in timeline.modules)

@@ -28,7 +28,6 @@ from bucketlab.report.parts import REST, WHAT_REST_IS, parts_of
 from bucketlab.schema.profile import (
     Breakdown,
     Bucket,
-    Link,
     LinkPoint,
     Memory,
     Module,
@@ -516,7 +515,7 @@ def _link(profile: Profile, page: _Page) -> _Section | None:
         body.append(Text.assemble("used, by its own log: ", page.data(link.used)))
     points = _spread([point for point in link.points if point.in_flight == 1], MOST_POINTS)
     if points:
-        body.append(_link_table(link, points, page))
+        body.append(_link_table(points, page))
     how = "measured while nothing else ran" if link.kind == "measured" else "emulated: it was not there"
     return _Section("Link", f"{how}; nccl-tests' terms", body)
 
@@ -527,7 +526,7 @@ def _topologies(profile: Profile, page: _Page) -> _Section | None:
     return _Section("Topologies", topologies.REMARK, topologies.comparison(profile.topologies, page.table))
 
 
-def _link_table(link: Link, points: Sequence[LinkPoint], page: _Page) -> Table:
+def _link_table(points: Sequence[LinkPoint], page: _Page) -> Table:
     table = _lying_table(page, "all-reduce of", [units.size(point.bytes) for point in points])
     table.add_row("time", *(units.duration(point.ns) for point in points))
     table.add_row("algbw, GB/s", *(units.rate_number(point.algorithm_gb_s) for point in points))

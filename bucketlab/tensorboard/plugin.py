@@ -202,8 +202,8 @@ def _answer(request: Request, content: str | bytes, kind: str, **how: Any) -> Re
     return response
 
 
-def _json(request: Request, value: object, code: int = 200) -> Response:
-    return _answer(request, msgspec.json.encode(value), "application/json", code=code)
+def _json(request: Request, value: object) -> Response:
+    return _answer(request, msgspec.json.encode(value), "application/json")
 
 
 def _page(request: Request, page: Page) -> Response:
