@@ -127,7 +127,7 @@ _DTYPES = {
     "complex64": (8, ("complexfloat", "c10::complex<float>")),
     "complex128": (16, ("complexdouble", "c10::complex<double>")),
 }
-NO_DTYPES = frozenset({"", "TensorList", "Scalar", "ScalarList"})
+NO_DTYPES = frozenset({"", "TensorList", "GenericList", "Scalar", "ScalarList"})
 """What "Input type" says of an argument that is no tensor."""
 
 _DTYPE_OF = {spelling: name for name, (_, others) in _DTYPES.items() for spelling in (name, *others)}

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from bucketlab.errors import BadInput
 from bucketlab.trace import source
+from bucketlab.trace.classify import NO_DTYPES
 from bucketlab.trace.columns import Category, CollectiveArgs, Events, Int8s, Int64s, Trace, Track
 from bucketlab.trace.decimals import LATEST_NS, nanoseconds
 from bucketlab.trace.elements import Document, NoJson
@@ -58,7 +59,6 @@ _ON_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.GPU_AN
 _COLLECTIVE_ARGS, _STEP_OF_OLD = 1, 2  # what a name may promise; steps were operators up to torch 1.11
 _COLLECTIVE = re.compile(r"^(c10d|_c10d_functional|nccl|rccl|gloo|ucc|mpi|xccl)::?|^record_param_comms$")
 _OUTPUT_FIRST = re.compile(r"^c10d::.*(gather|scatter|alltoall)")  # c10d's operators that take (outputs, inputs, ...)
-_NO_DTYPES = ("TensorList", "GenericList", "Scalar", "ScalarList", "")  # in "Input type"
 _RANK_IN_NAME = re.compile(r"(?<![a-z])rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NO_NUMBER = re.compile(r":\s*-?(?:nan|inf)\b")
@@ -594,7 +594,7 @@ def _int64s(values: list[int]) -> Int64s:
 def _from_shapes(event: _Event) -> tuple[int | None, int | None, str | None]:
     """Elements given, elements returned, and element type, from the shapes that an operator was called with."""
     dims, types = _list(event.args.dims), _list(event.args.types)
-    tensors = [isinstance(kind, str) and kind not in _NO_DTYPES for kind in types]
+    tensors = [isinstance(kind, str) and kind not in NO_DTYPES for kind in types]
     dtype = next((kind for kind, is_tensor in zip(types[:2], tensors, strict=False) if is_tensor), None)
     pairs = itertools.zip_longest(dims[:2], tensors[:2])
     sizes = [1 if shape == [] and is_tensor else _elements(shape) for shape, is_tensor in pairs] + [None, None]
