@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
@@ -238,7 +239,7 @@ class Records:
 
         record = trial.record
         if record.step_ns and record.before_ns:
-            value = float(_median(record.step_ns) / _median(record.before_ns))
+            value = median(record.step_ns) / median(record.before_ns)
             self._storage.set_trial_state_values(trial.trial_id, TrialState.COMPLETE, [value])
             return StoredTrial(trial.number, trial.trial_id, record, value, False, trial.begun)
         record.lost = True
@@ -473,9 +474,3 @@ def _is_abandoned(trial: StoredTrial) -> bool:
     except PermissionError:
         return False
     return False
-
-
-def _median(values: list[int]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2
