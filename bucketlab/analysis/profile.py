@@ -17,7 +17,18 @@ from bucketlab.link.nccl_log import in_words, joined
 from bucketlab.link.sweep import LinkModel, curve_of
 from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
-from bucketlab.schema.profile import Breakdown, Bucket, Gradient, HeldBack, Link, Profile, RankSummary, Rehearsal
+from bucketlab.schema.profile import (
+    Breakdown,
+    Bucket,
+    Current,
+    Gradient,
+    HeldBack,
+    Link,
+    Module,
+    Profile,
+    RankSummary,
+    Rehearsal,
+)
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 
 
@@ -66,12 +77,23 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         advice=[],
         seconds=first.seconds,
         topologies=topologies(present, facts.world_size),
+        current=_current(facts.modules),
     )
     profile.prediction = predict(profile)
     if profile.prediction is None:
         profile.missing += unsayable(profile)
     profile.advice = advise(profile)
     return profile
+
+
+def _current(modules: Sequence[Module]) -> Current:
+    largest = max(modules, key=lambda one: one.parameters)
+    return Current(
+        bucket_cap_mb=largest.bucket_cap_mb,
+        first_bucket_mb=largest.first_bucket_mb,
+        bucket_cap_mb_list=largest.bucket_cap_mb_list,
+        is_default=largest.is_default,
+    )
 
 
 # ---- time of a step -------------------------------------------------------------------------------------------

@@ -121,6 +121,15 @@ class Module(msgspec.Struct, kw_only=True):
     bucket_bytes: list[int]  # as DDP built them, read back from it
 
 
+class Current(msgspec.Struct, kw_only=True):
+    """The bucket setting in force; of several modules, the largest's. `Profile.modules` has each."""
+
+    bucket_cap_mb: float
+    first_bucket_mb: float
+    bucket_cap_mb_list: list[float]
+    is_default: bool  # it is what DDP takes when it is told nothing
+
+
 class LinkPoint(msgspec.Struct, kw_only=True):
     """All-reduces of one size, nccl-tests' terms: the slowest rank's time, algorithm and bus bandwidth."""
 
@@ -274,3 +283,4 @@ class Profile(msgspec.Struct, kw_only=True):
     advice: list[str]  # what to do next, the most useful first
     seconds: dict[str, float]  # wall time of each phase of this run
     topologies: list[Topology] = []  # where they were compared
+    current: Current | None = None  # None: of traces alone, or in files of before it was noted

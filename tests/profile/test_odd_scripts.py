@@ -35,6 +35,14 @@ def test_both_modules_of_a_gan_are_measured_and_its_step_is_both_optimizers(meas
     assert all(gradient.ready_ns is not None for gradient in profile.gradients)
 
 
+def test_the_setting_in_force_stands_in_the_profile_once_more_for_other_programs(measured: Measured) -> None:
+    profile = measured("gan").profile
+    largest = max(profile.modules, key=lambda one: one.parameters)
+    assert profile.current is not None
+    assert profile.current.bucket_cap_mb == largest.bucket_cap_mb
+    assert profile.current.is_default == largest.is_default
+
+
 def test_the_scripts_own_communication_hook_is_kept_and_named(measured: Measured) -> None:
     profile = measured("own_hook").profile
     assert profile.modules[0].communication_hook == "fp16_compress_hook"
