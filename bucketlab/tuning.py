@@ -376,8 +376,8 @@ def _goes_on(task: TuneTask) -> str:
 # ---- run --------------------------------------------------------------------------------------------------------
 
 
-def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool = False) -> None:
-    """Trains a job from its beginning with the setting that a study found.
+def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool) -> Tuning:
+    """Trains a job from its beginning with the setting that a study found, and returns what the study found.
 
     Raises:
         BadInput: there is no such study.
@@ -419,6 +419,7 @@ def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool = Fa
     )
     if outcome.interrupted or outcome.exit_code:
         raise WorkFailed(why_it_failed(outcome, job, argv, _FOREVER_SECONDS))
+    return result
 
 
 def _result_for(job: Job, out: Path) -> Path:

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from bucketlab.cli import cli
 from tests.commands import ROOT, bucketlab, last_line
 
 GLOO = ROOT / "traces" / "gloo-2ranks"
@@ -31,6 +33,13 @@ def test_help_names_every_command(tmp_path: Path) -> None:
     assert done.returncode == 0
     for command in ("profile", "analyze", "link", "doctor", "view"):
         assert f"  {command} " in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
+def test_every_command_takes_json(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert any("--json" in one.opts for one in command.params)
 
 
 def test_analyze_prints_one_document_and_nothing_else(tmp_path: Path) -> None:

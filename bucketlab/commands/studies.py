@@ -22,7 +22,6 @@ _STUDY_OPTIONS = [
     click.option("--storage", metavar="URL", help="Where Optuna keeps it.  [default: SQLite in the study's folder]"),
     click.option("--trials", type=click.IntRange(1), default=40, help="Layouts to try.", show_default=True),
     click.option("--steps", type=click.IntRange(50), help="Training steps to spend in a launch, at most."),
-    click.option("--emulate", metavar="NAME|FILE", help="Tune on a sweep's link that is not there."),
     click.option(
         "--no-prediction",
         "predict",

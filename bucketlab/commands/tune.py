@@ -20,12 +20,13 @@ from bucketlab.saying import say
 @study_options
 @click.option("--relaunch", is_flag=True, help="Try each setting in a launch of its own: slow, for jobs that need it.")
 @click.option("--sweep", "sweeps", multiple=True, metavar="NAME|FILE", help="Link and search space; one study each.")
+@click.option("--emulate", metavar="NAME|FILE", help="Tune on a sweep's link that is not there.")
 @click.option("--nccl", "with_nccl", is_flag=True, help="Search NCCL's settings too, in launches of their own.")
 @click.option(
     "--launches",
     type=click.IntRange(1),
     default=36,
-    help="Launches that environment variables may take, NCCL's or those in a sweep.",
+    help="Launches that environment variables may take, NCCL's or those in a sweep; 15 at least.",
     show_default=True,
 )
 @click.option(

@@ -291,10 +291,10 @@ def test_a_storage_that_cannot_be_opened_is_named_without_its_password(url: str,
 
 def test_run_gives_the_setting_to_a_script_that_does_not_know_of_it(tmp_path: Path) -> None:
     folder, result = tmp_path / "sweeps" / "by-hand", _result_of_a_faster_setting(tmp_path)
-    done = bucketlab(
-        "run", "--study", folder, "--nproc-per-node", "2", PLAIN, cwd=tmp_path, environment={"STEPS": "20"}
-    )
+    options = ["--json", "--study", folder, "--nproc-per-node", "2"]
+    done = bucketlab("run", *options, PLAIN, cwd=tmp_path, environment={"STEPS": "20"})
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["study"] == "by-hand"
     assert "warning" not in done.stderr
     assert f"trains with {len(result.best.bucket_bytes)} buckets" in done.stderr
 
