@@ -21,7 +21,8 @@ from bucketlab.launch.command import Job
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-_DEFAULT_PORT = 29400  # of torchrun's rendezvous
+# torchrun's: of --rdzv-endpoint, and of --master-port.
+_ENDPOINT_PORT, _MASTER_PORT = 29400, 29500
 _CONNECT_SECONDS = 300.0
 _GOODBYE_SECONDS = 60.0
 # What the command that leads says of a launch whose rank 0 it did not start.
@@ -117,8 +118,10 @@ def meeting(job: Job, timeout_seconds: float) -> Iterator[Nodes]:
 def _place(options: dict[str, str]) -> tuple[str, int]:
     if "node-rank" not in options:
         raise BadInput("several nodes that launch together need --node-rank on each; node 0 has the rendezvous.")
-    endpoint = options.get("rdzv-endpoint") or f"{options.get('master-addr', '')}:{options.get('master-port', '')}"
+    endpoint, default_port = options.get("rdzv-endpoint", ""), _ENDPOINT_PORT
+    if not endpoint:
+        endpoint, default_port = f"{options.get('master-addr', '')}:{options.get('master-port', '')}", _MASTER_PORT
     host, _, port = endpoint.rpartition(":") if ":" in endpoint else (endpoint, "", "")
     if not host:
         raise BadInput("several nodes that launch together need --rdzv-endpoint HOST:PORT, or --master-addr.")
-    return host.strip("[]"), int(port or _DEFAULT_PORT) + 1
+    return host.strip("[]"), int(port or default_port) + 1

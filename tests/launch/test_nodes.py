@@ -9,7 +9,7 @@ import pytest
 
 from bucketlab.errors import BadInput, WorkFailed
 from bucketlab.launch.command import Job
-from bucketlab.launch.nodes import Nodes, check, count_of, meeting
+from bucketlab.launch.nodes import Nodes, _place, check, count_of, meeting
 
 
 def job(rank: int, port: int = 29500, **options: str) -> Job:
@@ -51,6 +51,19 @@ def test_a_leader_that_is_gone_is_told_from_one_that_takes_its_time() -> None:
     del store
     with pytest.raises(WorkFailed, match="the command on rank 0's node ended"):
         next(nodes.heard())
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [
+        ({"rdzv-endpoint": "node0:29511"}, 29512),
+        ({"rdzv-endpoint": "node0"}, 29401),
+        ({"master-addr": "node0", "master-port": "29533"}, 29534),
+        ({"master-addr": "node0"}, 29501),
+    ],
+)
+def test_commands_meet_at_the_port_after_the_jobs_own(options: dict[str, str], port: int) -> None:
+    assert _place({"node-rank": "1", **options}) == ("node0", port)
 
 
 def test_options_that_do_not_say_where_to_meet_are_found_before_any_launch() -> None:
