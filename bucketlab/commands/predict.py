@@ -19,7 +19,9 @@ from bucketlab.errors import BadInput, WorkFailed
 @click.option("--ranks", metavar="N|N,N|N..N", help="What if there were so many ranks; 8..1024 is every doubling.")
 @click.option("--ranks-per-node", type=click.IntRange(1), help="What if so many of them shared a node.")
 @click.option(
-    "--algorithm", multiple=True, help="ring, tree, two-level, in-switch, parameter-server or all; repeatable."
+    "--algorithm",
+    multiple=True,
+    help="ring, tree, two-level, two-level-tree, in-switch, parameter-server or all; repeatable.",
 )
 @click.option(
     "--compute-scale", type=click.FloatRange(0, min_open=True), default=1.0, help="Compute takes so many times as long."
