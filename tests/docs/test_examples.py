@@ -19,6 +19,7 @@ from bench.figures import as_markdown, load
 from bucketlab.cli import cli
 from bucketlab.commands import link
 from bucketlab.commands.common import LaunchCommand
+from bucketlab.link.sweep import read_sweep
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands, inline_commands
 
 RUN = [block for block in blocks() if block.mark == "run"]
@@ -93,13 +94,27 @@ def test_a_marked_example_runs(block: Block, place: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.parametrize("block", [one for one in blocks() if one.language == "toml"], ids=str)
+def test_a_sweep_file_on_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(block.code, encoding="utf-8")
+    assert read_sweep(file).search
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     missing = []
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            if "://" not in target and not (page.parent / target).exists():
-                missing.append(f"{page.relative_to(ROOT)} -> {target}")
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            there = page.parent / target if target else page
+            if "://" not in target and not (there.exists() and (not anchor or anchor in _anchors(there))):
+                missing.append(f"{page.relative_to(ROOT)} -> {target}#{anchor}")
     assert not missing
+
+
+def _anchors(page: Path) -> list[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings]
 
 
 def test_figures_in_the_readme_are_rows_of_the_stored_table() -> None:
