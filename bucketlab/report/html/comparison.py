@@ -11,7 +11,8 @@ import msgspec
 
 from bucketlab import __version__, units
 from bucketlab.report.compare import figure_cells, interval_of
-from bucketlab.report.html.page import Page, Phase, assemble, phases_of, thinned, write_page
+from bucketlab.report.html.document import Page, assemble, write_page
+from bucketlab.report.html.page import Phase, phases_of, thinned
 from bucketlab.report.parts import Part, parts_of
 from bucketlab.schema.comparison import Comparison
 from bucketlab.schema.profile import Breakdown, Bucket, PredictedPoint, Prediction, Profile, StepTime

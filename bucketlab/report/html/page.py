@@ -1,20 +1,11 @@
-"""Builds `report.html`: one self-contained page from a profile, with everything it needs inside.
-
-All text that comes from data travels as JSON and is put into the page by its script as text, never as markup. The
-page's own policy lets it run this script and this style sheet and load nothing at all.
-"""
+"""Builds `report.html`: what the page of one run shows of its profile and of a study. The document is `document`'s."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
-import os
 import shlex
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -27,6 +18,7 @@ from bucketlab.predict import predict
 from bucketlab.report import profile as terminal
 from bucketlab.report import timeline
 from bucketlab.report import tuning as tuned
+from bucketlab.report.html.document import Page, assemble, write_page
 from bucketlab.report.html.model import ReplayModel, Scaling, replay_model, scaling
 from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, Part, parts_of
@@ -109,14 +101,6 @@ class PageData(msgspec.Struct, kw_only=True):
     predict: str  # the command that predicts for this run, without options
 
 
-@dataclass(frozen=True)
-class Page:
-    """A whole document, and what a server that sends its own policy must let it run."""
-
-    html: str
-    script_sha256: str  # base64
-
-
 def write_report(
     profile: Profile, folder: Path, tuning: Tuning | None = None, remark: str = "", path: Path | None = None
 ) -> Path:
@@ -130,16 +114,6 @@ def write_report(
     return path
 
 
-def write_page(page: Page, path: Path) -> None:
-    """A whole file or none. Raises OSError where it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page.html, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def render(profile: Profile, folder: Path, tuning: Tuning | None = None, remark: str = "") -> Page:
     """The page of one run.
 
@@ -149,56 +123,7 @@ def render(profile: Profile, folder: Path, tuning: Tuning | None = None, remark:
         tuning: a study of the same job, whose trials are drawn beside the prediction.
         remark: on studies of the job: why trials are not drawn, or what to know of them.
     """
-    return assemble(_data(profile, folder, tuning, remark), profile.run)
-
-
-def assemble(data: msgspec.Struct, title: str, scripts: Sequence[str] = _SCRIPTS) -> Page:
-    """The document around the data.
-
-    Args:
-        data: that the scripts read as JSON.
-        title: of the document.
-        scripts: files of this package, in the order in which they build on one another.
-    """
-    script = "(() => {\n" + '"use strict";\n' + "\n".join(_asset(name) for name in scripts) + "\n})();\n"
-    style = _asset("page.css")
-    script_sha256, style_sha256 = _sha256(script), _sha256(style)
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{script_sha256}'; style-src 'sha256-{style_sha256}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    parts = {
-        "POLICY": policy,
-        "TITLE": _escaped(units.shown(title)),
-        "STYLE": style,
-        "DATA": safe_json(data),
-        "SCRIPT": script,
-    }
-    html = ""
-    # Split once: what is put in may itself contain such marks.
-    for piece in _asset("page.html").split("@@"):
-        html += parts.get(piece, piece)
-    return Page(html=html, script_sha256=script_sha256)
-
-
-def safe_json(value: object) -> str:
-    """JSON that may stand inside a script element: nothing in it can end the element or begin another."""
-    text = msgspec.json.encode(value).decode()
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return assemble(_data(profile, folder, tuning, remark), profile.run, _SCRIPTS)
 
 
 def _data(profile: Profile, folder: Path, tuning: Tuning | None, remark: str) -> PageData:
