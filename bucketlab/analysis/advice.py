@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from bucketlab.predict.forecast import unsayable
+from bucketlab.predict.forecast import deviation_of, unsayable
 from bucketlab.predict.whatif import Question, what_if
 from bucketlab.schema.analysis import RankStragglers
 from bucketlab.schema.profile import Breakdown, Bucket, Link, Prediction, Profile
@@ -35,8 +35,6 @@ UNEVEN_SHARE = 0.25
 WORTH_SAVING_BYTES = 16 * 2**20
 # Beyond this part of the device, fragmentation and one longer batch end in "out of memory".
 FULL_SHARE = 0.92
-# The middle 80 % of a normal distribution are this many standard deviations wide.
-DEVIATIONS_P10_TO_P90 = 2.56
 
 
 def advise(profile: Profile) -> list[str]:
@@ -118,8 +116,7 @@ def noise(profile: Profile) -> float:
     step = profile.step
     if step is None or not step.samples:
         return NOISE_SHARE
-    deviation = (step.p90_ns - step.p10_ns) / DEVIATIONS_P10_TO_P90 / step.median_ns
-    return max(NOISE_SHARE, float(2 * deviation / len(step.samples) ** 0.5))
+    return max(NOISE_SHARE, float(2 * deviation_of(step) / len(step.samples) ** 0.5))
 
 
 def predicted_gain(prediction: Prediction) -> float:

@@ -13,7 +13,16 @@ from bucketlab.link.curve import Float64s, LinkCurve
 from bucketlab.predict.assignment import DEFAULT_CAP_BYTES, DEFAULT_FIRST_BYTES, MIB, Buckets, caps_of, takes_lists
 from bucketlab.predict.planner import as_buckets, best_partition, caps_mb, floor_ns, merged_as_mg_wfbp
 from bucketlab.predict.replay import ModuleGradients, Queue, Replay, Slowdown, Timeline, replay
-from bucketlab.schema.profile import Bucket, Gradient, Module, PlannedBuckets, PredictedPoint, Prediction, Profile
+from bucketlab.schema.profile import (
+    Bucket,
+    Gradient,
+    Module,
+    PlannedBuckets,
+    PredictedPoint,
+    Prediction,
+    Profile,
+    StepTime,
+)
 
 _POINTS = 64
 _FINER_POINTS = 12
@@ -495,14 +504,18 @@ def _scaled(curve: LinkCurve, factor: float) -> LinkCurve:
     )
 
 
+def deviation_of(step: StepTime) -> float:
+    """Standard deviation of steps, as a part of the median one; by their middle 80 %, which pauses do not move."""
+    return (step.p90_ns - step.p10_ns) / _DEVIATIONS_P10_TO_P90 / step.median_ns
+
+
 def _spread_of_median(profile: Profile) -> float:
     """Half the width of what nine of ten medians of as many steps would lie in, as a part of the step."""
     step = profile.step
     if step is None or not step.samples:
         return 0.0
-    deviation = (step.p90_ns - step.p10_ns) / _DEVIATIONS_P10_TO_P90 / step.median_ns
     # A median of normal values spreads by a quarter more than their mean; the measurement of it, as much again.
-    return float(_NINE_OF_TEN * 1.25 * math.sqrt(2 / len(step.samples)) * deviation)
+    return float(_NINE_OF_TEN * 1.25 * math.sqrt(2 / len(step.samples)) * deviation_of(step))
 
 
 def _link_spread(profile: Profile) -> float:
