@@ -27,7 +27,7 @@ from bucketlab.schema.profile import (
 _POINTS = 64
 _FINER_POINTS = 12
 # A layout that wins less than this over the one in force is no reason to change anything.
-_NO_DIFFERENCE = 0.001
+NO_DIFFERENCE = 0.001
 _LEAST_PACE = 0.3
 # Steps of one kind that took so much longer than those of another were not measured under the same conditions.
 _BUSIER = 0.05
@@ -64,7 +64,7 @@ def predict(profile: Profile) -> Prediction | None:
     current = forecast.point_of_current(now)
     points = forecast.points(current, now)
     best = min((one for one in points if one.first_bucket_mb is None or one is current), key=lambda one: one.step_ns)
-    if current.step_ns <= best.step_ns * (1 + _NO_DIFFERENCE):
+    if current.step_ns <= best.step_ns * (1 + NO_DIFFERENCE):
         best = current
     reached_ns = floor_ns(
         [size for module in timeline.modules for size in module.bytes],
@@ -128,7 +128,7 @@ def pace_of(profile: Profile) -> float:
     if step_ns(1.0) <= profile.step.median_ns:
         return 1.0
     low, high = _LEAST_PACE, 1.0
-    while high - low > _NO_DIFFERENCE:
+    while high - low > NO_DIFFERENCE:
         middle = (low + high) / 2
         low, high = (middle, high) if step_ns(middle) < profile.step.median_ns else (low, middle)
     return high
@@ -411,9 +411,9 @@ class Forecast:
         """Distinct layouts over all capacities, and more of them around the best; the current one among them."""
         totals = [sum(module.bytes) for module in self.timeline.modules]
         smallest = min(size for module in self.timeline.modules for size in module.bytes if size > 0)
-        found = {_key(now): current}
+        found = {key_of(now): current}
         default = self.default_point()
-        found.setdefault(_key(self.layouts([DEFAULT_FIRST_BYTES, DEFAULT_CAP_BYTES])), default)
+        found.setdefault(key_of(self.layouts([DEFAULT_FIRST_BYTES, DEFAULT_CAP_BYTES])), default)
         self._add(found, np.geomspace(smallest / MIB, max(totals) / MIB, _POINTS).tolist(), 2)
         ranked = sorted(found.values(), key=lambda one: one.bucket_cap_mb)
         best = min(range(len(ranked)), key=lambda at: ranked[at].step_ns)
@@ -423,9 +423,9 @@ class Forecast:
         return sorted(found.values(), key=lambda one: (one.bucket_cap_mb, one.first_bucket_mb or one.bucket_cap_mb))
 
     def _add(self, found: dict[tuple[int, ...], PredictedPoint], caps: list[float], digits: int) -> None:
-        for cap in sorted({_rounded_up(one, digits) for one in caps}, key=lambda one: (len(f"{one:g}"), one)):
+        for cap in sorted({rounded_up(one, digits) for one in caps}, key=lambda one: (len(f"{one:g}"), one)):
             layouts = self.layouts([int(cap * MIB)])
-            key = _key(layouts)
+            key = key_of(layouts)
             if key not in found:
                 found[key] = self._point(cap, layouts)
 
@@ -473,7 +473,7 @@ class Forecast:
         partitions = [best_partition(module.bytes, module.ready_ns, _scaled(self.curve, one)) for one in sorted(curves)]
         runs = [self.run([as_buckets(one)]) for one in partitions]
         best = min(range(len(runs)), key=lambda at: runs[at].step_ns)
-        if runs[best].step_ns >= others_ns * (1 - _NO_DIFFERENCE):
+        if runs[best].step_ns >= others_ns * (1 - NO_DIFFERENCE):
             return None
         merged = merged_as_mg_wfbp(module.bytes, module.ready_ns, self.curve)
         return PlannedBuckets(
@@ -484,14 +484,15 @@ class Forecast:
         )
 
 
-def _key(layouts: list[Buckets]) -> tuple[int, ...]:
+def key_of(layouts: list[Buckets]) -> tuple[int, ...]:
     """Two layouts by one rule are the same if their buckets hold as many gradients, one after the other."""
     return tuple(len(bucket) for buckets in layouts for bucket in [*buckets, []])
 
 
-def _rounded_up(value: float, digits: int) -> float:
+def rounded_up(value: float, digits: int) -> float:
+    """To so many significant digits."""
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
-    return math.ceil(value * scale - 1e-9) / scale
+    return float(f"{math.ceil(value * scale - 1e-9) / scale:.12g}")
 
 
 def _scaled(curve: LinkCurve, factor: float) -> LinkCurve:

@@ -125,7 +125,7 @@ class Queue:
 
     def __init__(self, timeline: Timeline, layouts: Sequence[Buckets], curve: LinkCurve) -> None:
         self._timeline, self._curve = timeline, curve
-        queue = _queue(timeline, layouts)
+        queue = queued(timeline, layouts)
         self._launch_ns = [launch for launch, _, _, _ in queue]
         self._sizes = [size for _, size, _, _ in queue]
         self._module = [module for _, _, module, _ in queue]
@@ -151,7 +151,7 @@ class Queue:
         )
 
 
-def _queue(timeline: Timeline, layouts: Sequence[Buckets]) -> list[tuple[float, int, int, list[int]]]:
+def queued(timeline: Timeline, layouts: Sequence[Buckets]) -> list[tuple[float, int, int, list[int]]]:
     """Launch in compute's own time, bytes, module, members of each bucket, in the order in which the link gets them."""
     queue: list[tuple[float, int, int, list[int]]] = []
     for number, (module, buckets) in enumerate(zip(timeline.modules, layouts, strict=True)):

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -24,20 +24,20 @@ from bucketlab.link.curve import Float64s, LinkCurve
 from bucketlab.link.sweep import fabric_of, load_sweep
 from bucketlab.predict.assignment import MIB, Buckets
 from bucketlab.predict.forecast import (
+    NO_DIFFERENCE,
     current_layouts,
     curve_in_training,
     fit_slowdown,
+    key_of,
     observations,
     simplifications,
     timeline_of,
     unsayable,
 )
-from bucketlab.predict.replay import NO_SLOWDOWN, ModuleGradients, Replay, Slowdown, Timeline, replay
+from bucketlab.predict.replay import NO_SLOWDOWN, ModuleGradients, Replay, Slowdown, Timeline, queued, replay
 from bucketlab.schema.profile import Profile
 
 _CAPACITIES = 28
-# Of layouts that win less than this over one of fewer buckets, the latter is called the best.
-_NO_DIFFERENCE = 0.001
 _ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "float8": 1, "fp8": 1}
 _HALF = 0.5
 # An added rank that brings less than this part of its own compute is hardly worth its price.
@@ -336,7 +336,7 @@ class _Scene:
             curve = self.curve(algorithm, ranks)
             cap_mb, best = self.best(curve)
             current = self.run(self.now, curve)
-            if current.step_ns <= best.step_ns * (1 + _NO_DIFFERENCE):
+            if current.step_ns <= best.step_ns * (1 + NO_DIFFERENCE):
                 cap_mb, best = self.cap_mb_now, current
             step_ns, current_ns = best.step_ns, current.step_ns
             latency_share = self.latency_share(algorithm, ranks, len(best.bytes))
@@ -374,9 +374,9 @@ class _Scene:
             run = self.run(layout.buckets, curve)
             tried.append((layout.cap_mb, run))
             best_ns = min(best_ns, run.step_ns)
-            if run.step_ns <= least_ns * (1 + _NO_DIFFERENCE):
+            if run.step_ns <= least_ns * (1 + NO_DIFFERENCE):
                 break
-        return next(one for one in tried if one[1].step_ns <= best_ns * (1 + _NO_DIFFERENCE))
+        return next(one for one in tried if one[1].step_ns <= best_ns * (1 + NO_DIFFERENCE))
 
     def latency_share(self, algorithm: Algorithm, ranks: int, buckets: int) -> float:
         latency_ns, slope_ns = (float(one) for one in algorithm.line(ranks, self.per_node, self.fabric))
@@ -453,19 +453,14 @@ def _layouts(timeline: Timeline) -> list[_Layout]:
     for cap_mb in [_rounded_up(caps_mb[0]), *(float(f"{one:.2g}") for one in caps_mb[1:])]:
         cap_bytes = int(cap_mb * MIB)
         buckets = [module.buckets([cap_bytes]) for module in timeline.modules]
-        key = tuple(len(bucket) for made in buckets for bucket in [*made, []])
+        key = key_of(buckets)
         if key not in found:
             found[key] = _layout(cap_mb, buckets, timeline)
     return sorted(found.values(), key=lambda one: len(one.bytes))
 
 
 def _layout(cap_mb: float, buckets: list[Buckets], timeline: Timeline) -> _Layout:
-    rows: list[tuple[float, int]] = []
-    for module, made in zip(timeline.modules, buckets, strict=True):
-        ready = accumulate((max(module.ready_ns[one] for one in bucket) for bucket in made), max)
-        rows += zip(ready, (sum(module.bytes[one] for one in bucket) for bucket in made), strict=True)
-    rows.sort(key=lambda row: row[0])
-    ready_ns, sizes = np.array(rows, dtype=np.float64).T
+    ready_ns, sizes = np.array([row[:2] for row in queued(timeline, buckets)], dtype=np.float64).T
     return _Layout(cap_mb, buckets, sizes, ready_ns)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bucketlab.link.sweep import Search
 from bucketlab.predict.assignment import MIB
-from bucketlab.predict.forecast import timeline_of
+from bucketlab.predict.forecast import rounded_up, timeline_of
 from bucketlab.predict.replay import ModuleGradients
 from bucketlab.schema.profile import Prediction, Profile
 from bucketlab.schema.tuning import (
@@ -31,6 +31,7 @@ from bucketlab.settings import capacities_in_force, differs_by_module
 from bucketlab.tune.beliefs import features_of
 
 _CAPACITIES = 300  # over the whole range; with two digits no more than 90 in a factor of ten are different
+_DIGITS = 2
 _PREDICTED_STARTS = 5
 _APART = 1.4  # predicted starts differ by this factor, so that one error of the prediction does not spoil them all
 
@@ -146,7 +147,7 @@ class Space:
         asked = self.search.bucket_cap_mb
         # Beyond these bounds buckets stay what they are at them.
         self.low_mb = min(max(asked.low, smallest_mb), asked.high)
-        self.high_mb = max(self.low_mb, min(asked.high, _rounded_up(whole_mb)))
+        self.high_mb = max(self.low_mb, min(asked.high, rounded_up(whole_mb, _DIGITS)))
 
     # ---- what is the same ------------------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class Space:
     def _enumerate(self, first_mb: float | None) -> list[Layout]:
         spread = np.geomspace(self.low_mb, self.high_mb, _CAPACITIES).tolist()
         found: dict[tuple[int, ...], list[float]] = {}
-        for cap in sorted({min(_rounded_up(one), self.high_mb) for one in spread}):
+        for cap in sorted({min(rounded_up(one, _DIGITS), self.high_mb) for one in spread}):
             found.setdefault(self.bucket_bytes(Capacities(bucket_cap_mb=cap, first_bucket_mb=first_mb)), []).append(cap)
         return [
             Layout(min(caps, key=lambda one: (len(f"{one:g}"), one)), caps[0], caps[-1], bucket_bytes)
@@ -288,11 +289,6 @@ class Space:
 
 def _differences(options: Options, others: Options) -> int:
     return sum(one != other for one, other in zip(options, others, strict=True))
-
-
-def _rounded_up(value: float) -> float:
-    scale = 10.0 ** (1 - math.floor(math.log10(value)))
-    return float(f"{math.ceil(value * scale - 1e-9) / scale:.12g}")
 
 
 def how_to_apply(candidate: Candidate, job: JobFacts) -> str:
