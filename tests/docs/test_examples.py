@@ -20,6 +20,7 @@ from bucketlab.cli import cli
 from bucketlab.commands import link
 from bucketlab.commands.common import LaunchCommand
 from bucketlab.link.sweep import read_sweep
+from bucketlab.trace.classify import Rules
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands, inline_commands
 
 RUN = [block for block in blocks() if block.mark == "run"]
@@ -95,10 +96,10 @@ def test_a_marked_example_runs(block: Block, place: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [one for one in blocks() if one.language == "toml"], ids=str)
-def test_a_sweep_file_on_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
-    file = tmp_path / "sweep.toml"
+def test_a_file_on_a_page_can_be_read(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "file.toml"
     file.write_text(block.code, encoding="utf-8")
-    assert read_sweep(file).search
+    assert Rules.from_toml(file) if "[kernels]" in block.code else read_sweep(file)
 
 
 def test_links_between_pages_lead_somewhere() -> None:
