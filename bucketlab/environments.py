@@ -19,6 +19,7 @@ from statistics import median
 import msgspec
 
 from bucketlab import units
+from bucketlab.documents import write_json
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch import nodes
 from bucketlab.launch.command import Job
@@ -27,7 +28,7 @@ from bucketlab.link.detect import find_links
 from bucketlab.link.sweep import Sweep
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import pinned
-from bucketlab.runs import load_profile, write_json
+from bucketlab.runs import load_profile
 from bucketlab.saying import say
 from bucketlab.schema.tuning import CURRENT, Candidate, Launched, TunedEnvironment, TunedSetting, Tuning
 from bucketlab.tune.files import DATABASE, RESULT

@@ -15,6 +15,7 @@ from statistics import median
 
 import msgspec
 
+from bucketlab.documents import write_json
 from bucketlab.errors import Interrupted, WorkFailed
 from bucketlab.launch import nodes
 from bucketlab.launch.command import Job, without_secrets
@@ -22,7 +23,7 @@ from bucketlab.launch.scratch import scratch_folder
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, profile
 from bucketlab.report.tuning import progress_line
-from bucketlab.runs import PROFILE, load_profile, write_json
+from bucketlab.runs import PROFILE, load_profile
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning

@@ -5,35 +5,29 @@ A run is whole once its `profile.json` stands in it; everything else is written 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
+from bucketlab.documents import load_document, write_json
 from bucketlab.errors import BadInput
-from bucketlab.schema.limits import wrong_in
 from bucketlab.schema.profile import SCHEMA, Profile
 from bucketlab.worker.config import Launch
 
 PROFILE = "profile.json"
 RUN = "run.json"
 LATEST = "latest"  # for a run's name: the newest
+_CARD_SCHEMA = "bucketlab.run/1"
 _MOST_NAMED = 8
-
-_LARGEST_BYTES = 2**29
-
-T = TypeVar("T")
 
 
 class RunCard(msgspec.Struct, kw_only=True):
     """`run.json`: what was run, small enough to list a folder of runs by."""
 
-    schema: str = "bucketlab.run/1"
+    schema: str = _CARD_SCHEMA
     run: str
     created: str
     script: str
@@ -83,76 +77,14 @@ def write_run(folder: Path, profile: Profile, launch: Launch) -> None:
     write_json(folder / PROFILE, profile)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Writes a whole file or none: to a temporary name first, then renamed. Raises OSError with the file's own name."""
-    temporary = _unfinished(path, os.getpid())
-    try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
-        temporary.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def remove_unfinished(path: Path, pids: Iterable[int]) -> None:
-    """What `write_json` left of a file in processes that were killed meanwhile, and are gone."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            _unfinished(path, pid).unlink(missing_ok=True)
-
-
-def _unfinished(path: Path, pid: int) -> Path:
-    return path.with_name(f".{path.name}.{pid}.tmp")
-
-
 def load_card(folder: Path) -> RunCard:
     """Raises BadInput for a file that is not there or is no card of a run."""
-    return load_document(folder / RUN, RunCard, "bucketlab.run/1", "a profiled run", "Profile the script again.")
+    return load_document(folder / RUN, RunCard, _CARD_SCHEMA, "a profiled run", "Profile the script again.")
 
 
 def load_profile(folder: Path) -> Profile:
     """Raises BadInput for a file that is not there or is no profile of this version."""
     return load_document(folder / PROFILE, Profile, SCHEMA, "a profiled run", "Profile the script again.")
-
-
-def load_document(path: Path, kind: type[T], schema: str, whose: str, remedy: str) -> T:
-    """One of our JSON files.
-
-    Args:
-        path: of the file.
-        kind: its type, which has a field `schema`.
-        schema: that this release reads.
-        whose: what the folder that it stands in holds, such as "a profiled run".
-        remedy: what to do where the file cannot be used.
-
-    Raises:
-        BadInput: it is not there, is damaged, or is of another schema.
-    """
-    try:
-        text = path.read_bytes() if path.stat().st_size <= _LARGEST_BYTES else b""
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}. Give the folder of {whose}.") from error
-    if not text:
-        raise BadInput(f"{path} is empty, or too large for a {schema} file. {remedy}")
-    try:
-        found = msgspec.json.decode(text, type=_Versioned).schema
-        if found != schema:
-            raise BadInput(f"{path} is {found[:80]!r}; this release reads {schema}. {remedy}")
-        document = msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # text that is none, or nested without end
-        raise BadInput(f"{path} is no {schema} file ({error}). {remedy}") from error
-    wrong = wrong_in(document)
-    if wrong is not None:
-        raise BadInput(f"{path} is no {schema} file that can be used: {wrong}. {remedy}")
-    return document
-
-
-class _Versioned(msgspec.Struct):
-    """What any of our files says first of itself: another release's may have other fields altogether."""
-
-    schema: str
 
 
 def newest_runs(out: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bucketlab.documents import remove_unfinished
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
 from bucketlab.launch.command import Job, launch_command, without_secrets
 from bucketlab.launch.diagnose import (
@@ -30,7 +31,7 @@ from bucketlab.link.sweep import Search, chooses_code
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
-from bucketlab.runs import PROFILE, load_card, load_profile, newest_runs, remove_unfinished
+from bucketlab.runs import PROFILE, load_card, load_profile, newest_runs
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Tuning

@@ -16,6 +16,7 @@ import msgspec
 from bucketlab import units
 from bucketlab.analysis.overlap import analyze_trace
 from bucketlab.analysis.ranks import merge
+from bucketlab.documents import written_whole
 from bucketlab.errors import BadInput, WorkFailed
 from bucketlab.schema.analysis import SCHEMA, Analysis, RankAnalysis
 from bucketlab.schema.limits import wrong_in
@@ -146,9 +147,8 @@ def write_summaries(analysis: Analysis, folder: Path) -> list[Path]:
     written: list[Path] = []
     for number, one in enumerate(analysis.ranks):
         path = folder / f"rank{one.rank if one.rank is not None else 'unknown'}.{number}.summary.json"
-        unfinished = path.with_suffix(".tmp")
-        unfinished.write_bytes(msgspec.json.encode(merge([one])))
-        unfinished.replace(path)
+        with written_whole(path) as temporary:
+            temporary.write_bytes(msgspec.json.encode(merge([one])))
         written.append(path)
     return written
 

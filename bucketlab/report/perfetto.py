@@ -8,7 +8,6 @@ trace of its own.
 from __future__ import annotations
 
 import gzip
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 from bucketlab.analysis.files import find_traces
 from bucketlab.analysis.overlap import analyze_trace
 from bucketlab.analysis.profile import buckets_in, match_buckets
+from bucketlab.documents import written_whole
 from bucketlab.errors import BadInput
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis
 from bucketlab.schema.profile import Bucket, Profile
@@ -58,16 +58,12 @@ def _write(trace: Path, profile: Profile) -> Path:
     added = b",".join(msgspec.json.encode(event) for event in _events(analysis, profile))
     stem = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", trace.name)
     path = trace.with_name(f"{stem}.perfetto.json.gz")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with gzip.open(temporary, "wb", compresslevel=5) as out:
+        with written_whole(path) as temporary, gzip.open(temporary, "wb", compresslevel=5) as out:
             for block in _with(trace, added):
                 out.write(block)
-        temporary.replace(path)
     except Damaged as damage:
         raise BadInput(f"{trace}: {damage}: no track can be added to a damaged trace") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from bucketlab.documents import load_document, write_json
 from bucketlab.errors import BadInput
-from bucketlab.runs import load_document
 from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.tuner import Progress
 
@@ -26,9 +26,7 @@ class LiveStudy(msgspec.Struct, kw_only=True):
 
 
 def write_live(control: Path, live: LiveStudy) -> None:
-    temporary = control / f"{_LIVE}.tmp"
-    temporary.write_bytes(msgspec.json.encode(live))
-    temporary.replace(control / _LIVE)
+    write_json(control / _LIVE, live)
 
 
 def read_live(control: Path) -> LiveStudy | None:

@@ -38,11 +38,11 @@ def _measure(folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
+    from bucketlab.documents import write_json
     from bucketlab.link import detect
     from bucketlab.link.measured import measured_link
     from bucketlab.link.nccl_log import Used, in_words, joined, logs_of_process, what_was_used
     from bucketlab.linking import LinkTask
-    from bucketlab.runs import write_json
     from bucketlab.worker.link import LinkMeter
 
     task = msgspec.json.decode(os.environ[VARIABLE], type=LinkTask)

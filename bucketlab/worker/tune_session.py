@@ -16,10 +16,11 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from bucketlab.documents import write_json
 from bucketlab.errors import BadInput, BucketlabError, WorkFailed
 from bucketlab.link.sweep import curve_of
 from bucketlab.report.tuning import answer
-from bucketlab.runs import PROFILE, load_profile, write_json
+from bucketlab.runs import PROFILE, load_profile
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning

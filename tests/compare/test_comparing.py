@@ -17,10 +17,11 @@ from rich.console import Console
 
 from bucketlab.analysis.files import analyze_paths
 from bucketlab.comparing import Samples, compare_profiles, find_pair, traced_steps
+from bucketlab.documents import write_json
 from bucketlab.errors import BadInput
 from bucketlab.link.curve import LinkCurve
 from bucketlab.report.compare import figure_cells, print_comparison
-from bucketlab.runs import find_run, write_json
+from bucketlab.runs import find_run
 from bucketlab.schema.comparison import Comparison, Figure
 from bucketlab.schema.profile import Bucket, Profile, StepTime
 from tests.commands import ROOT, bucketlab, last_line

@@ -10,8 +10,8 @@ import pytest
 
 from bucketlab import units
 from bucketlab.comparing import compare_profiles
+from bucketlab.documents import write_json
 from bucketlab.predict import predict
-from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
 from tests.browser import Browser
 from tests.commands import bucketlab, last_line

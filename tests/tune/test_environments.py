@@ -14,7 +14,7 @@ import msgspec
 import optuna
 import pytest
 
-from bucketlab.runs import write_json
+from bucketlab.documents import write_json
 from bucketlab.schema.tuning import Launched, Tuning
 from bucketlab.tune.files import RESULT, load_result
 from bucketlab.tune.launched import SUFFIX, LaunchRecords

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bucketlab import units
+from bucketlab.documents import written_whole
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,8 @@ class Page:
 
 def write_page(page: Page, path: Path) -> None:
     """A whole file or none. Raises OSError where it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with written_whole(path) as temporary:
         temporary.write_text(page.html, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def assemble(data: msgspec.Struct, title: str, scripts: Sequence[str]) -> Page:

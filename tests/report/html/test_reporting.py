@@ -20,11 +20,11 @@ import pytest
 from rich.console import Console
 
 from bucketlab.analysis.files import analyze_paths
+from bucketlab.documents import write_json
 from bucketlab.predict import predict
 from bucketlab.report.perfetto import _Tracks, _travelling
 from bucketlab.report.tuning import print_tuning
 from bucketlab.reporting import newest_study
-from bucketlab.runs import write_json
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import JobIdentity
 from tests.analysis.jobs import collective, step
