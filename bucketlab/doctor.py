@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from bucketlab import __version__
+from bucketlab.cgroups import cpu_quota, memory_limit_bytes
 from bucketlab.link.detect import find_links, in_words
 from bucketlab.units import counted, size
 
@@ -49,9 +50,6 @@ LITTLE_SHARED_MEMORY_BYTES = 2**30
 # gloo opens a socket to every other rank, DataLoader workers open files for every tensor in flight.
 FEW_FILES = 4096
 
-# Version 1 of control groups writes a number near 2^63 where there is no limit.
-_NO_LIMIT_BYTES = 2**60
-
 _TRY_A_LINK = (
     "ip link add bucketlab0 type veth peer name bucketlab1"
     " && tc qdisc add dev bucketlab0 root tbf rate 1gbit burst 128k latency 50ms"
@@ -68,8 +66,6 @@ _TELLING_VARIABLES = {
     "GLOO_SOCKET_IFNAME": "pins gloo to this interface: right if it is also set where the job will run",
     "KINETO_*": "configures the profiler that bucketlab uses as well",
 }
-
-
 _HARMLESS_VALUES = {
     "CUDA_LAUNCH_BLOCKING": ("", "0"),
     "NCCL_DEBUG": ("", "VERSION", "WARN", "INFO"),
@@ -101,8 +97,8 @@ def examine(traces: Path = Path("traces"), environment: Mapping[str, str] = os.e
         *_backends(torch),
         *_launching(torch, environment),
         *_limits(traces),
-        *_found_links(),
         *_links(),
+        *_two_hosts(),
         *_variables(environment),
     ]
 
@@ -290,59 +286,6 @@ def _memory() -> Check:
     return Check(topic="devices", what="memory", found=found, status="ok")
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Cores' worth of time that control groups allow this process; None without a limit. Knows versions 1 and 2."""
-    quotas = []
-    for folder in _control_groups(root, "cpu"):
-        words = [*_words(folder / "cpu.max")]
-        if not words:
-            words = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
-            quotas.append(int(words[0]) / int(words[1]))
-    return min(quotas, default=None)
-
-
-def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that control groups allow this process; None without a limit. Knows versions 1 and 2."""
-    limits = [
-        int(word)
-        for folder in _control_groups(root, "memory")
-        for name in ("memory.max", "memory.limit_in_bytes")
-        for word in _words(folder / name)
-        if word.isdigit() and int(word) < _NO_LIMIT_BYTES
-    ]
-    return min(limits, default=None)
-
-
-def _control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's group and of the groups around it, each of which may set a limit."""
-    mount = root / "sys/fs/cgroup"
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = mount / controllers if controllers else mount
-        if not top.is_dir():
-            top = mount / controller
-        group = top / path.strip("/")
-        while True:
-            yield group
-            if group == top or top not in group.parents:
-                break
-            group = group.parent
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []
-
-
 def _has_nccl(torch: ModuleType) -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_nccl_available())
 
@@ -473,7 +416,7 @@ def _shared_memory(mount: Path) -> Check:
 # ---- links and variables --------------------------------------------------------------------------------------
 
 
-def _found_links() -> Iterator[Check]:
+def _links() -> Iterator[Check]:
     """What could join ranks here. What a job really takes of it, NCCL's own log of the job tells."""
     links = find_links()
     for what, found in in_words(links):
@@ -483,7 +426,7 @@ def _found_links() -> Iterator[Check]:
         yield Check(topic="links", what=what, found="not looked at", status="warn", why=why)
 
 
-def _links() -> Iterator[Check]:
+def _two_hosts() -> Iterator[Check]:
     """Whether two hosts with a link of a chosen rate between them can be set up here, by trying."""
     what = "two hosts in one machine"
     without = "needed for nothing but emulated links, and tests on two nodes are skipped"

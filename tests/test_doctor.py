@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from bucketlab import doctor
-from bucketlab.doctor import Check, cpu_quota, examine, memory_limit_bytes
+from bucketlab.cgroups import cpu_quota, memory_limit_bytes
+from bucketlab.doctor import Check, examine
 from bucketlab.report.doctor import print_checks
 
 ROOT = Path(__file__).parents[1]
@@ -203,7 +204,7 @@ def test_without_control_groups_there_is_no_limit(tmp_path):
 
 def test_a_machine_that_allows_no_namespaces_says_what_is_lost(monkeypatch):
     monkeypatch.setattr(doctor, "_TRY_A_LINK", "echo 'RTNETLINK answers: Operation not permitted' >&2; exit 2")
-    (check,) = doctor._links()
+    (check,) = doctor._two_hosts()
     assert check.status == "warn"
     assert "skipped" in check.why
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from bucketlab.cgroups import memory_limit_bytes
 from bucketlab.schema.profile import Memory
 
 
@@ -38,11 +39,8 @@ def capacity_bytes(device: torch.device, ranks_on_host: int) -> int:
 def host_memory_bytes() -> int:
     """Of the host, or of what its control group allows."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdigit() else total
+    limit = memory_limit_bytes()
+    return total if limit is None else min(total, limit)
 
 
 def measure(
