@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab import units
-from bucketlab.report.tables import print_whole
+from bucketlab.report.screen import data, print_whole
 from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis, StepAnalysis, Totals
 
 MOST_STEP_ROWS = 32  # with more steps than fit on a screen, each rank is one row of medians
@@ -35,15 +35,15 @@ _TIMES_OF_STEP = {  # heading -> field
 
 def print_analysis(analysis: Analysis, console: Console) -> None:
     """Steps by rank, the collectives with the most exposed time, stragglers, warnings."""
-    console.print(_data(_what(analysis), console), end="\n\n")
+    console.print(data(_what(analysis), console), end="\n\n")
     for title, table in (_steps(analysis, console), _collectives(analysis, console), _stragglers(analysis, console)):
         if table.row_count:
             console.print(Text(title, style="bold"))
             print_whole(table, console)
             console.print()
-    console.print(_data(analysis.stragglers.verdict, console))
+    console.print(data(analysis.stragglers.verdict, console))
     for warning in analysis.warnings:
-        console.print(Text.assemble(("warning: ", "yellow"), _data(warning, console)), soft_wrap=True)
+        console.print(Text.assemble(("warning: ", "yellow"), data(warning, console)), soft_wrap=True)
 
 
 def _what(analysis: Analysis) -> str:
@@ -55,10 +55,6 @@ def _what(analysis: Analysis) -> str:
     ranks = units.counted(given, "rank") + (f" of {world:,}" if world is not None else "")
     steps = f"{units.counted(len(names), 'step')}, {names[0]} to {names[-1]}" if len(names) > 1 else "".join(names)
     return ", ".join(part for part in (ranks, "/".join(backends), steps) if part)
-
-
-def _data(text: str, console: Console) -> Text:
-    return Text(units.shown(text, console.encoding))
 
 
 def _table(texts: Iterable[str], numbers: Iterable[str]) -> Table:
@@ -81,7 +77,7 @@ def _steps(analysis: Analysis, console: Console) -> tuple[str, Table]:
     for rank in ranks:
         if each:
             for step in rank.steps:
-                _add_step(table, rank, _data(step.name, console), [step])
+                _add_step(table, rank, data(step.name, console), [step])
         elif rank.steps:
             _add_step(table, rank, Text(f"{len(rank.steps)}"), rank.steps)
         _add_whole(table, rank)
@@ -150,9 +146,9 @@ def _collectives(analysis: Analysis, console: Console) -> tuple[str, Table]:
         first = events[0]
         dtype = f" {first.dtype}" if first.dtype else ""
         table.add_row(
-            _data(f"{first.op}{dtype}", console),
+            data(f"{first.op}{dtype}", console),
             units.NOTHING if first.bucket is None else str(first.bucket),
-            units.NOTHING if first.group is None else _data(first.group, console),
+            units.NOTHING if first.group is None else data(first.group, console),
             units.NOTHING if first.group_size is None else str(first.group_size),
             units.mebibytes(first.bytes),
             f"{len(events):,}",
@@ -183,7 +179,7 @@ def _stragglers(analysis: Analysis, console: Console) -> tuple[str, Table]:
     for one in sorted(analysis.stragglers.by_rank, key=lambda one: -one.arrival_lag_ns)[:MOST_ROWS]:
         table.add_row(
             str(one.rank),
-            _data(hosts.get(one.rank) or units.NOTHING, console),
+            data(hosts.get(one.rank) or units.NOTHING, console),
             *map(units.milliseconds, (one.arrival_lag_ns, one.lag_p10_ns, one.lag_p90_ns, one.wait_ns)),
         )
     return "Arrival after the first rank, the latest on top; medians over steps, times in ms", table

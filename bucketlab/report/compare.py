@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab import units
-from bucketlab.report.tables import print_whole
+from bucketlab.report.screen import data, print_whole
 from bucketlab.schema.comparison import Comparison, Figure, Unit
 
 MOST_BUCKETS = 16
@@ -15,18 +15,14 @@ MOST_BUCKETS = 16
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Names of runs and parameters are data: printed without markup and without what a terminal would obey."""
-
-    def data(text: str, style: str = "") -> Text:
-        return Text(units.shown(text, console.encoding), style)
-
-    console.print(data(comparison.verdict, "bold"))
-    console.print(Text.assemble("A  ", data(comparison.a), f" ({comparison.kind[0]})"), style="dim")
-    console.print(Text.assemble("B  ", data(comparison.b), f" ({comparison.kind[1]})"), style="dim")
+    console.print(data(comparison.verdict, console, "bold"))
+    console.print(Text.assemble("A  ", data(comparison.a, console), f" ({comparison.kind[0]})"), style="dim")
+    console.print(Text.assemble("B  ", data(comparison.b, console), f" ({comparison.kind[1]})"), style="dim")
     if comparison.differences:
         console.print()
         console.print(Text("What differs in the jobs", "bold"))
         for line in comparison.differences:
-            console.print(data(f"  {line}"))
+            console.print(data(f"  {line}", console))
     console.print()
     table = _table("", "A", "B", "B - A", "95 % interval")
     for figure in comparison.figures:
@@ -38,7 +34,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         print_whole(_buckets(comparison, console), console)
     console.print()
     for note in comparison.notes:
-        console.print(data(f"- {note}", "dim"))
+        console.print(data(f"- {note}", console, "dim"))
 
 
 def figure_cells(figure: Figure) -> tuple[str, str, str, str]:
@@ -98,7 +94,7 @@ def _buckets(comparison: Comparison, console: Console) -> Table:
             *cells,
             units.NOTHING if difference_ns is None else _signed(difference_ns, "ns"),
             interval_of(row.exposed_low_ns, row.exposed_high_ns, "ns") or units.NOTHING,
-            Text(units.shown(row.parameters[0] if row.parameters else "", console.encoding)),
+            data(row.parameters[0] if row.parameters else "", console),
         )
     if len(comparison.buckets) > MOST_BUCKETS:
         table.add_row(*[""] * 11, f"and {len(comparison.buckets) - MOST_BUCKETS:,} more")

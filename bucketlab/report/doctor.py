@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab.doctor import Check
+from bucketlab.report.screen import data
 from bucketlab.units import counted, shown
 
 _STYLES = {"ok": "green", "warn": "magenta", "fail": "bold red"}
@@ -32,11 +33,9 @@ def _table(checks: Sequence[Check], what_width: int, console: Console) -> Table:
     table.add_column(min_width=what_width, overflow="fold")
     table.add_column(overflow="fold")
     for check in checks:
-        table.add_row(
-            Text(check.status, _STYLES[check.status]), _data(check.what, console), _data(check.found, console)
-        )
+        table.add_row(Text(check.status, _STYLES[check.status]), data(check.what, console), data(check.found, console))
         if check.why:
-            table.add_row("", "", _data(check.why, console, "dim" if check.status == "ok" else ""))
+            table.add_row("", "", data(check.why, console, "dim" if check.status == "ok" else ""))
     return table
 
 
@@ -51,7 +50,3 @@ def _summary(checks: Sequence[Check]) -> Text:
         f", {count['ok']} ok. ",
         "What fails is needed; a warning limits something or changes figures.",
     )
-
-
-def _data(text: str, console: Console, style: str = "") -> Text:
-    return Text(shown(text, console.encoding), style)

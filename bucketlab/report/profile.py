@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +24,7 @@ from bucketlab.analysis import advice
 from bucketlab.report import timeline, topologies
 from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, parts_of
+from bucketlab.report.screen import without_trailing_blanks, width_of
 from bucketlab.schema.profile import (
     Breakdown,
     Bucket,
@@ -37,10 +37,6 @@ from bucketlab.schema.profile import (
     StepTime,
 )
 
-# Longer lines of prose are hard to read, and wider tables are mostly gaps.
-MOST_COLUMNS = 120
-# On a narrower terminal lines run on: figures that were cut short would be wrong figures.
-LEAST_COLUMNS = 80
 # From here on there is room for wider gaps between columns and for two names in a bucket's row.
 WIDE_COLUMNS = 96
 MOST_BUCKET_ROWS = 12
@@ -51,8 +47,8 @@ MOST_POINTS = 7
 LABEL_CELLS = 14  # of what rows of points are called
 # Smaller buckets than these hold a bias each; nobody would choose them.
 LEAST_SHOWN_MB = 0.01
-# The profiler always slows a step a little; from here on a reader who compares the figures would wonder.
 STEPS_BEFORE_TRACE = 20  # timed before the trace; the others after everything else
+# The profiler always slows a step a little; from here on a reader who compares the figures would wonder.
 SLOWED_BY_PROFILER_SHARE = 0.10
 # In less than this, two names lose the layer they belong to; one name in all the room keeps it.
 LEAST_NAME_CELLS = 18
@@ -108,7 +104,7 @@ def print_profile(profile: Profile, console: Console, folder: Path) -> None:
         folder: the run's folder, as the user would type it; `tensorboard --logdir` gets the one above it.
     """
     page = _Page(
-        width=max(LEAST_COLUMNS, min(console.width, MOST_COLUMNS)) - _INDENT,
+        width=width_of(console) - _INDENT,
         ascii_only=console.options.ascii_only,
         encoding=console.encoding,
     )
@@ -123,19 +119,13 @@ def print_profile(profile: Profile, console: Console, folder: Path) -> None:
 
 
 def _print_section(section: _Section, console: Console, page: _Page) -> None:
-    """Heading and indented body, without the blanks that rich fills lines up with: reports get pasted."""
+    """Heading and indented body."""
     console.print()
     remark = Text("  " + section.remark if section.remark else "", "dim")
     console.print(Text.assemble((section.title, "bold"), remark), width=page.width + _INDENT)
     lines = console.render_lines(Group(*section.body), console.options.update(width=page.width), pad=False)
     for line in lines:
-        console.print(Text(" " * _INDENT).append_text(_without_trailing_blanks(line)), soft_wrap=True)
-
-
-def _without_trailing_blanks(line: list[Segment]) -> Text:
-    text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
-    text.rstrip()
-    return text
+        console.print(Text(" " * _INDENT).append_text(without_trailing_blanks(line)), soft_wrap=True)
 
 
 def _sections(profile: Profile, page: _Page) -> list[_Section]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab import units
+from bucketlab.report.screen import data, without_trailing_blanks, width_of
 from bucketlab.schema.tuning import (
     CURRENT,
     Candidate,
@@ -26,8 +27,6 @@ from bucketlab.schema.tuning import (
 from bucketlab.tune.groups import gains_of
 from bucketlab.tune.tuner import Progress
 
-MOST_COLUMNS = 120
-LEAST_COLUMNS = 80
 MOST_TRIAL_ROWS = 12
 MOST_FAILED_ROWS = 4
 MOST_LISTED = 6  # capacities of a list
@@ -43,7 +42,7 @@ def print_tuning(result: Tuning, console: Console) -> None:
         console: its width and colours are respected.
     """
     _put(console, answer(result), "bold")
-    _put(console, Text(units.shown(basis(result), console.encoding), "dim"))
+    _put(console, data(basis(result), console, "dim"))
     if result.significant:
         _heading(console, "To apply it", "in the script, or with no change: bucketlab run")
         _put_whole(console, result.how_to_apply.splitlines())
@@ -58,20 +57,16 @@ def print_tuning(result: Tuning, console: Console) -> None:
         _heading(console, "Trials", f"{result.kind}, fastest first; {what}")
         _put(console, _trials(result))
         for line in _failed(result.trials):
-            _put(console, Text(_INDENT + units.shown(line, console.encoding), "red"))
+            _put(console, data(_INDENT + line, console, "red"))
     if result.notes:
         _heading(console, "Notes", "")
         for note in result.notes:
-            _put(console, Text(_INDENT + units.shown(note, console.encoding)))
+            _put(console, data(_INDENT + note, console))
 
 
 def _put(console: Console, what: RenderableType, style: str = "") -> None:
-    """Prints without the blanks that rich fills lines up with: reports get pasted."""
-    width = max(LEAST_COLUMNS, min(console.width, MOST_COLUMNS))
-    for cells in console.render_lines(what, console.options.update(width=width), pad=False):
-        line = Text.assemble(*((cell.text, cell.style or "") for cell in cells), style=style)
-        line.rstrip()
-        console.print(line, soft_wrap=True)
+    for line in console.render_lines(what, console.options.update(width=width_of(console)), pad=False):
+        console.print(without_trailing_blanks(line, style), soft_wrap=True)
 
 
 def _put_whole(console: Console, lines: Sequence[str]) -> None:
@@ -205,12 +200,12 @@ def _signed(part: float) -> str:
 def _print_environment(environment: TunedEnvironment, kind: str, console: Console) -> None:
     remark = f"{kind}, a launch for each line; speed-up over launches of the environment as it is nearby"
     _heading(console, "Environment", remark)
-    _put(console, Text(_INDENT + units.shown(_what_they_gain(environment), console.encoding)))
+    _put(console, data(_INDENT + _what_they_gain(environment), console))
     _put(console, _launches(environment))
     for group, failure in _failures(environment):
-        _put(console, Text(_INDENT + units.shown(f"{group} failed: {failure}", console.encoding), "red"))
+        _put(console, data(_INDENT + f"{group} failed: {failure}", console, "red"))
     for note in environment.notes:
-        _put(console, Text(_INDENT + units.shown(note, console.encoding)))
+        _put(console, data(_INDENT + note, console))
 
 
 def _what_they_gain(environment: TunedEnvironment) -> str:

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from bucketlab import units
 from bucketlab.predict.whatif import Row, WhatIf
+from bucketlab.report.screen import MOST_COLUMNS, width_of
 
-_LEAST_COLUMNS = 80
-_MOST_COLUMNS = 120
 _PLOT_ROWS = 10
 _FEWEST_PLOTTED = 3
 _MARKS = {
@@ -31,12 +30,12 @@ _SEVERAL = "*"
 
 def print_whatif(answer: WhatIf, console: Console) -> None:
     """Print an answer. It is ASCII but for names: the link's, and a communication hook's."""
-    width = min(max(console.width, _LEAST_COLUMNS), _MOST_COLUMNS)
+    width = width_of(console)
     _line(console, Text.assemble((f"What if: {units.shown(answer.link, console.encoding)}", "bold"), "  predicted"))
     for line in textwrap.wrap(_basis(answer), width):
         _line(console, Text(line, "dim"))
     _line(console, Text())
-    heading, *lines = _table(answer.rows, wide=width == _MOST_COLUMNS)
+    heading, *lines = _table(answer.rows, wide=width == MOST_COLUMNS)
     _line(console, Text(heading, "dim"))
     for line in lines:
         _line(console, Text(line))

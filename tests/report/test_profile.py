@@ -11,7 +11,8 @@ from rich.console import Console
 
 from bucketlab.analysis.advice import advise
 from bucketlab.predict import predict
-from bucketlab.report.profile import LEAST_COLUMNS, MOST_BUCKET_ROWS, MOST_COLUMNS, print_profile
+from bucketlab.report.profile import MOST_BUCKET_ROWS, print_profile
+from bucketlab.report.screen import LEAST_COLUMNS, MOST_COLUMNS
 from tests.report import profiles
 
 FOLDER = Path("traces/run-1")
