@@ -24,7 +24,7 @@ from bucketlab.analysis import advice
 from bucketlab.report import timeline, topologies
 from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, parts_of
-from bucketlab.report.screen import without_trailing_blanks, width_of
+from bucketlab.report.screen import width_of, without_trailing_blanks
 from bucketlab.schema.profile import (
     Breakdown,
     Bucket,

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab import units
-from bucketlab.report.screen import data, without_trailing_blanks, width_of
+from bucketlab.report.screen import data, width_of, without_trailing_blanks
 from bucketlab.schema.tuning import (
     CURRENT,
     Candidate,
