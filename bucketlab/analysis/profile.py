@@ -9,13 +9,11 @@ import msgspec
 import numpy as np
 
 from bucketlab.analysis import merge
-from bucketlab.analysis.advice import advise
 from bucketlab.analysis.steptime import regular_rows, step_time
 from bucketlab.analysis.topologies import topologies
 from bucketlab.link.measured import emulated_link, measured_link
 from bucketlab.link.nccl_log import in_words, joined
 from bucketlab.link.sweep import LinkModel, curve_of
-from bucketlab.predict import predict, unsayable
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
 from bucketlab.schema.profile import (
     Breakdown,
@@ -33,7 +31,7 @@ from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 
 
 def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Profile:
-    """One profile of a run.
+    """One profile of a run. What is predicted of it, and advice, come afterwards: none of either is in it yet.
 
     Args:
         facts: what rank 0 knows of the job as a whole.
@@ -43,7 +41,7 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
     first = present[0]
     analyses = [report.analysis for report in present if report.analysis is not None]
     forward_ns = _median_of(present, lambda step: step.forward_ns)
-    profile = Profile(
+    return Profile(
         kind="emulated" if facts.emulated is not None else "measured",
         run=facts.run,
         created=facts.created,
@@ -79,11 +77,6 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         topologies=topologies(present, facts.world_size),
         current=_current(facts.modules),
     )
-    profile.prediction = predict(profile)
-    if profile.prediction is None:
-        profile.missing += unsayable(profile)
-    profile.advice = advise(profile)
-    return profile
 
 
 def _current(modules: Sequence[Module]) -> Current:

@@ -1,4 +1,4 @@
-"""Prediction: what a step would take with other buckets, from one profile. Needs no torch, measures nothing."""
+"""What a step would take with other buckets, from one profile, and what to do about it. Needs no torch, measures nothing."""
 
 from bucketlab.predict.forecast import predict, unsayable
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab import units
-from bucketlab.analysis import advice
+from bucketlab.predict import advice
 from bucketlab.report import timeline, topologies
 from bucketlab.report.link import doubt_of_fit
 from bucketlab.report.parts import REST, WHAT_REST_IS, parts_of

@@ -34,6 +34,8 @@ from bucketlab.analysis.profile import build_profile
 from bucketlab.errors import WorkFailed
 from bucketlab.link.nccl_log import check_link, explain, logs_of_process, what_was_used
 from bucketlab.link.sweep import LinkModel, curve_of
+from bucketlab.predict import predict, unsayable
+from bucketlab.predict.advice import advise
 from bucketlab.predict.assignment import assign
 from bucketlab.runs import write_run
 from bucketlab.saying import say
@@ -475,7 +477,12 @@ class Session:
         contradictions = [one for report in reports if report for one in report.contradictions]
         if contradictions:
             raise WorkFailed(explain(self.config.wanted_link, contradictions))
-        return build_profile(self._facts(), reports)
+        profile = build_profile(self._facts(), reports)
+        profile.prediction = predict(profile)
+        if profile.prediction is None:
+            profile.missing += unsayable(profile)
+        profile.advice = advise(profile)
+        return profile
 
     def _rank_report(self) -> RankReport:
         peak = self.peak_bytes or memory.peak_bytes(self.device)

@@ -6,7 +6,8 @@ import re
 import msgspec
 import pytest
 
-from bucketlab.analysis.advice import (
+from bucketlab.predict import predict
+from bucketlab.predict.advice import (
     NOISE_SHARE,
     WORTH_SAVING_BYTES,
     advise,
@@ -14,7 +15,6 @@ from bucketlab.analysis.advice import (
     is_input_bound,
     late_rank,
 )
-from bucketlab.predict import predict
 from bucketlab.schema.analysis import RankStragglers, Stragglers
 from bucketlab.schema.profile import PredictedPoint, Prediction
 from tests.report import profiles

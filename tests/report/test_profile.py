@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from bucketlab.analysis.advice import advise
 from bucketlab.predict import predict
+from bucketlab.predict.advice import advise
 from bucketlab.report.profile import MOST_BUCKET_ROWS, print_profile
 from bucketlab.report.screen import LEAST_COLUMNS, MOST_COLUMNS
 from tests.report import profiles

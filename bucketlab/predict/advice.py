@@ -1,4 +1,4 @@
-"""What the user should do next, read off a profile: sentences, the most useful first. Needs no torch.
+"""What the user should do next, read off a profile and what is predicted of it: sentences, the most useful first.
 
 One finding bounds the step: one rank, input, hidden communication, a late rank, or exposed communication.
 Only that finding may speak about bucket sizes, so no two sentences contradict each other. The tests are
