@@ -1,4 +1,4 @@
-"""What a step would take with other buckets, from one profile, and what to do about it. Needs no torch, measures nothing."""
+"""Prediction: what a step would take with other buckets, from one profile, and what to do next. Needs no torch."""
 
 from bucketlab.predict.forecast import predict, unsayable
 
