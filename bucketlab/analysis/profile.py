@@ -79,9 +79,9 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
     )
 
 
-def _current(modules: Sequence[Module]) -> Current:
-    largest = max(modules, key=lambda one: one.parameters)
-    return Current(
+def _current(modules: Sequence[Module]) -> Current | None:
+    largest = max(modules, key=lambda one: one.parameters, default=None)
+    return largest and Current(
         bucket_cap_mb=largest.bucket_cap_mb,
         first_bucket_mb=largest.first_bucket_mb,
         bucket_cap_mb_list=largest.bucket_cap_mb_list,
