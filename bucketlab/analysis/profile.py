@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from bucketlab.analysis import merge
+from bucketlab.analysis.buckets import buckets_in, match_buckets
 from bucketlab.analysis.steptime import regular_rows, step_time
 from bucketlab.analysis.topologies import topologies
 from bucketlab.link.measured import emulated_link, measured_link
@@ -81,7 +82,9 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
 
 def _current(modules: Sequence[Module]) -> Current | None:
     largest = max(modules, key=lambda one: one.parameters, default=None)
-    return largest and Current(
+    if largest is None:
+        return None
+    return Current(
         bucket_cap_mb=largest.bucket_cap_mb,
         first_bucket_mb=largest.first_bucket_mb,
         bucket_cap_mb_list=largest.bucket_cap_mb_list,
@@ -245,29 +248,6 @@ def _last_ready_ns(events: Sequence[CollectiveEvent | None]) -> int | None:
     """
     waited = [one.end_ns - one.ready_ns for one in events if one is not None and one.ready_ns is not None]
     return events[0].end_ns - min(waited) if events[0] is not None and len(waited) == len(events) else None
-
-
-def buckets_in(step: StepAnalysis) -> list[CollectiveEvent]:
-    """All-reduces that carry buckets, in order of launch."""
-    return [one for one in step.events if one.bucket is not None]
-
-
-def match_buckets(
-    keys: Sequence[tuple[int, int]], size_of: dict[tuple[int, int], int], events: Sequence[CollectiveEvent]
-) -> list[tuple[tuple[int, int], CollectiveEvent]]:
-    """Each all-reduce of a step with its bucket: the next one of the same size, or by order where sizes are unknown."""
-    if len(events) == len(keys):
-        pairs = list(zip(keys, events, strict=True))
-        if all(event.bytes in (None, size_of[key]) for key, event in pairs):
-            return pairs
-    waiting = list(keys)
-    pairs = []
-    for event in events:
-        key = next((key for key in waiting if size_of[key] == event.bytes), None)
-        if key is not None:
-            waiting.remove(key)
-            pairs.append((key, event))
-    return pairs
 
 
 def _median(values: Iterable[int | None]) -> int | None:

@@ -16,11 +16,12 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from bucketlab.analysis.buckets import buckets_in
 from bucketlab.errors import BadInput
 from bucketlab.link.curve import Float64s, LinkCurve
 from bucketlab.link.measured import lone_point
 from bucketlab.predict.assignment import MIB
-from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis, StepAnalysis
+from bucketlab.schema.analysis import Analysis, RankAnalysis, StepAnalysis
 
 _POINTS = 24
 _SMALLEST_CAP_MB = 0.25
@@ -127,24 +128,20 @@ def _as_step(traced: Traced, over_ns: float) -> float:
 
 def _rank_with_buckets(analysis: Analysis) -> tuple[RankAnalysis, list[StepAnalysis]]:
     for rank in analysis.ranks:
-        steps = [step for step in rank.steps if _buckets(step)]
+        steps = [step for step in rank.steps if buckets_in(step)]
         if not steps:
             continue
-        usual = statistics.mode(len(_buckets(step)) for step in steps)
-        steps = [step for step in steps if len(_buckets(step)) == usual]
-        if any(event.bytes is None for step in steps for event in _buckets(step)):
+        usual = statistics.mode(len(buckets_in(step)) for step in steps)
+        steps = [step for step in steps if len(buckets_in(step)) == usual]
+        if any(event.bytes is None for step in steps for event in buckets_in(step)):
             raise BadInput(f"{rank.source}: its all-reduces have no sizes, so nothing can be said of other buckets")
         return rank, steps
     source = analysis.ranks[0].source if analysis.ranks else "the trace"
     raise BadInput(f"{source}: no step has all-reduces of DDP's buckets, so nothing can be said of other buckets")
 
 
-def _buckets(step: StepAnalysis) -> list[CollectiveEvent]:
-    return [event for event in step.events if event.bucket is not None]
-
-
 def _traced(steps: Sequence[StepAnalysis]) -> Traced:
-    rows = [_buckets(step) for step in steps]
+    rows = [buckets_in(step) for step in steps]
     ready = [[event.start_ns if event.ready_ns is None else event.ready_ns for event in row] for row in rows]
     ready_ns = np.maximum.accumulate(np.median(np.array(ready, dtype=np.float64), axis=0))
     return Traced(
@@ -159,7 +156,7 @@ def _lines(steps: Sequence[StepAnalysis]) -> tuple[LinkCurve, LinkCurve]:
     """latency + bytes / bandwidth, no more than the shortest time of any size; and no less than any median one."""
     by_size: dict[int, list[int]] = defaultdict(list)
     for step in steps:
-        for event in _buckets(step):
+        for event in buckets_in(step):
             moved_ns = event.end_ns - event.start_ns if event.transfer_ns is None else event.transfer_ns
             if event.bytes and moved_ns > 0:
                 by_size[event.bytes].append(moved_ns)
@@ -187,7 +184,7 @@ def _notes(steps: Sequence[StepAnalysis], rank: RankAnalysis) -> list[str]:
         "the first bucket's capacity is taken to be that of all others, as with an explicit bucket_cap_mb in torch "
         "2.13; bucketlab profile gives figures in place of ranges",
     ]
-    events = [event for step in steps for event in _buckets(step)]
+    events = [event for step in steps for event in buckets_in(step)]
     if all(event.transfer_ns is None for event in events):
         notes.append("one rank's all-reduces include the wait for late ranks: give the traces of all ranks")
     if len({event.bytes for event in events}) == 1:

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from bucketlab.analysis.buckets import buckets_in, match_buckets
 from bucketlab.analysis.files import find_traces
 from bucketlab.analysis.overlap import analyze_trace
-from bucketlab.analysis.profile import buckets_in, match_buckets
 from bucketlab.documents import written_whole
 from bucketlab.errors import BadInput
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis
