@@ -118,7 +118,7 @@ def _launch(folder: Path, hosts: Any, command: Any, script: list[str]) -> None:
         environment = {**os.environ, **STEADY_HEAP, **threads}
         log = (folder / f"{host.name}.log").open("a")
         nodes.append(host.popen(argv, env=environment, stdout=log, stderr=subprocess.STDOUT))
-    codes = [node.wait(timeout=900) for node in nodes]
+    codes = [node.wait(timeout=1800) for node in nodes]
     if any(codes):
         sys.exit(f"a launch failed; see {folder}")
 
