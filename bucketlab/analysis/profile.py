@@ -15,6 +15,7 @@ from bucketlab.analysis.topologies import topologies
 from bucketlab.link.measured import emulated_link, measured_link
 from bucketlab.link.nccl_log import in_words, joined
 from bucketlab.link.sweep import LinkModel, curve_of
+from bucketlab.medians import median_known, median_ns
 from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis, Stragglers
 from bucketlab.schema.profile import (
     Breakdown,
@@ -57,7 +58,7 @@ def build_profile(facts: RunFacts, reports: Sequence[RankReport | None]) -> Prof
         modules=facts.modules,
         optimizers=facts.optimizers,
         step=step_time([report.steps for report in present]),
-        breakdown=_median_breakdown([step for one in analyses for step in one.steps]),
+        breakdown=median_breakdown([step for one in analyses for step in one.steps]),
         ranks=[_summary(report) for report in present],
         buckets=_buckets(facts, [report.analysis if report is not None else None for report in reports]),
         gradients=_gradients(facts.gradients, forward_ns),
@@ -98,8 +99,7 @@ def _current(modules: Sequence[Module]) -> Current | None:
 def _median_of(reports: Sequence[RankReport], part: Callable[[TimedStep], int | None]) -> int | None:
     """Median over steps and ranks; None where the part was never seen."""
     rows = regular_rows([report.steps for report in reports])
-    values = [value for row in rows for step in row if (value := part(step)) is not None]
-    return round(statistics.median(values)) if values else None
+    return median_ns(part(step) for row in rows for step in row)
 
 
 def _held_back(reports: Sequence[RankReport]) -> HeldBack | None:
@@ -174,7 +174,8 @@ def _gradients(gradients: Iterable[Gradient], forward_ns: int | None) -> list[Gr
 # ---- what the traces show -------------------------------------------------------------------------------------
 
 
-def _median_breakdown(steps: Sequence[StepAnalysis]) -> Breakdown | None:
+def median_breakdown(steps: Sequence[StepAnalysis]) -> Breakdown | None:
+    """Part by part; None of no steps."""
     if not steps:
         return None
     return Breakdown(
@@ -192,7 +193,7 @@ def _summary(report: RankReport) -> RankSummary:
         host=report.host,
         device=report.device,
         step_median_ns=round(statistics.median(walls)) if walls else None,
-        breakdown=_median_breakdown(report.analysis.steps if report.analysis else []),
+        breakdown=median_breakdown(report.analysis.steps if report.analysis else []),
         peak_bytes=report.memory.peak_bytes,
     )
 
@@ -220,13 +221,13 @@ def _buckets(facts: RunFacts, analyses: Sequence[RankAnalysis | None]) -> list[B
             index=key[1],
             parameters=facts.bucket_parameters[key[0]][key[1]],
             bytes=size_of[key],
-            ready_ns=_median(event.ready_ns for event in seen[key]),
-            start_ns=_median(event.start_ns for event in seen[key]),
-            end_ns=_median(event.end_ns for event in seen[key]),
-            overlap_ns=_median(event.overlap_ns for event in seen[key]),
-            exposed_ns=_median(event.exposed_ns for event in seen[key]),
-            bus_gb_s=_median_rate(event.bus_gb_s for event in seen[key]),
-            last_ready_ns=_median(_last_ready_ns([step.get(key) for step in same]) for same in steps),
+            ready_ns=median_ns(event.ready_ns for event in seen[key]),
+            start_ns=median_ns(event.start_ns for event in seen[key]),
+            end_ns=median_ns(event.end_ns for event in seen[key]),
+            overlap_ns=median_ns(event.overlap_ns for event in seen[key]),
+            exposed_ns=median_ns(event.exposed_ns for event in seen[key]),
+            bus_gb_s=median_known(event.bus_gb_s for event in seen[key]),
+            last_ready_ns=median_ns(_last_ready_ns([step.get(key) for step in same]) for same in steps),
         )
         for key in keys
     ]
@@ -248,16 +249,6 @@ def _last_ready_ns(events: Sequence[CollectiveEvent | None]) -> int | None:
     """
     waited = [one.end_ns - one.ready_ns for one in events if one is not None and one.ready_ns is not None]
     return events[0].end_ns - min(waited) if events[0] is not None and len(waited) == len(events) else None
-
-
-def _median(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.median(known)) if known else None
-
-
-def _median_rate(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 # ---- the link -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab import units
+from bucketlab.medians import median_known
 from bucketlab.report.screen import data, print_whole
 from bucketlab.schema.analysis import Analysis, CollectiveEvent, RankAnalysis, StepAnalysis, Totals
 
@@ -154,17 +155,12 @@ def _collectives(analysis: Analysis, console: Console) -> tuple[str, Table]:
             f"{len(events):,}",
             units.milliseconds(median(event.end_ns - event.start_ns for event in events)),
             units.milliseconds(median(event.exposed_ns for event in events)),
-            units.milliseconds(_median_known(event.queued_ns for event in events)),
-            units.milliseconds(_median_known(event.wait_ns for event in events)),
-            units.rate_number(_median_known(event.bus_gb_s for event in events)),
+            units.milliseconds(median_known(event.queued_ns for event in events)),
+            units.milliseconds(median_known(event.wait_ns for event in events)),
+            units.rate_number(median_known(event.bus_gb_s for event in events)),
             units.share(exposed[key], everything),
         )
     return "Collectives with the most exposed time; medians over steps and ranks, times in ms", table
-
-
-def _median_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 # ---- stragglers -----------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ are printed as they are, without markup and without anything that a terminal wou
 from __future__ import annotations
 
 import shlex
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bucketlab import units
+from bucketlab.medians import median_ns
 from bucketlab.predict import advice
 from bucketlab.report import timeline, topologies
 from bucketlab.report.link import doubt_of_fit
@@ -262,7 +262,7 @@ def slowed_by_profiler(profile: Profile) -> str | None:
     """Traced steps beside the untraced ones just before them: a machine's pace may change within a run."""
     if profile.step is None or profile.breakdown is None or not profile.step.samples:
         return None
-    before_ns = statistics.median(profile.step.samples[:STEPS_BEFORE_TRACE])
+    before_ns = median(profile.step.samples[:STEPS_BEFORE_TRACE])
     slower = profile.breakdown.wall_ns / max(1, before_ns) - 1
     timed = units.duration(profile.step.median_ns)
     remark = f"the headline is their shares of the {timed} of all untraced steps."
@@ -461,10 +461,10 @@ def _ranks(profile: Profile, page: _Page) -> _Section | None:
     where = [f"{one.host} {one.device}" for one in worst]
     if others:
         known = [by_rank[one.rank] for one in others if one.rank in by_rank]
-        times["step\nms"].append(_median(one.step_median_ns for one in others))
-        times["exposed\nms"].append(_median(one.breakdown.exposed_ns if one.breakdown else None for one in others))
-        lag.append(_median(late.arrival_lag_ns for late in known))
-        wait.append(_median(late.wait_ns for late in known))
+        times["step\nms"].append(median_ns(one.step_median_ns for one in others))
+        times["exposed\nms"].append(median_ns(one.breakdown.exposed_ns if one.breakdown else None for one in others))
+        lag.append(median_ns(late.arrival_lag_ns for late in known))
+        wait.append(median_ns(late.wait_ns for late in known))
         ranks.append("...")
         peaks.append(units.size(median(one.peak_bytes for one in others)))
         where.append(f"{len(others):,} others, medians")
@@ -479,11 +479,6 @@ def _ranks(profile: Profile, page: _Page) -> _Section | None:
         body.insert(0, page.data(profile.stragglers.verdict))
     remark = "measured; how late each comes to all-reduces, and waits there for others" if by_rank else "measured"
     return _Section("Ranks", remark, body)
-
-
-def _median(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return round(median(known)) if known else None
 
 
 def _link(profile: Profile, page: _Page) -> _Section | None:
