@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from bucketlab import units
+from bucketlab.analysis.foreign import profile_of_traces
 from bucketlab.errors import BadInput
 from bucketlab.link.curve import LinkCurve
 from bucketlab.report.html import REPORT, write_report
 from bucketlab.runs import PROFILE, find_run, load_profile
-from bucketlab.schema.analysis import CollectiveEvent, RankAnalysis, StepAnalysis
-from bucketlab.schema.profile import Breakdown, Bucket, Link, Profile, RankSummary
+from bucketlab.schema.profile import Link, Profile
 from bucketlab.schema.tuning import Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
 from bucketlab.tune.space import identity_of
@@ -142,136 +141,4 @@ def _same_job(tuning: Tuning, profile: Profile) -> bool:
         return False
     return tuning.job == identity_of(
         [(one.module, one.bytes, one.dtype) for one in profile.gradients], profile.world_size
-    )
-
-
-# ---- traces of other programs -----------------------------------------------------------------------------------
-
-
-def profile_of_traces(path: Path) -> Profile:
-    """What traces alone tell, as a profile whose other parts are missing and say so.
-
-    Each collective of a step stands as a bucket; what is known of it in place of its parameters is its operation.
-
-    Raises:
-        BadInput: no trace there can be read, or none has a step.
-    """
-    from bucketlab.analysis.files import analyze_paths, runs_apart
-
-    apart = runs_apart(analyze_paths([path]))
-    if len(apart) > 1:
-        raise BadInput(f"{path} holds several runs: give the folder of one, such as {next(iter(apart))}")
-    analysis = next(iter(apart.values()))
-    first = next((one for one in analysis.ranks if one.steps), None)
-    if first is None:
-        raise BadInput(f"{path}: no trace here has a step (ProfilerStep#N): profile with torch.profiler's schedule")
-    steps = [step for one in analysis.ranks for step in one.steps]
-    world_size = first.world_size or len(analysis.ranks)
-    breakdown, collectives = _breakdown(steps), _collectives(first)
-    return Profile(
-        run=path.name,
-        created="",
-        script=str(path),
-        command=[],
-        versions={},
-        world_size=world_size,
-        nodes=len({one.host for one in analysis.ranks if one.host}) if len(analysis.ranks) == world_size else 0,
-        backend=first.backend or "",
-        device="",
-        accumulation=1,
-        modules=[],
-        optimizers=[],
-        step=None,
-        breakdown=breakdown,
-        ranks=[_rank(one, at) for at, one in enumerate(analysis.ranks)],
-        buckets=collectives,
-        gradients=[],
-        forward_ns=None,
-        backward_ns=None,
-        optimizer_ns=None,
-        input_ns=None,
-        link=None,
-        stragglers=analysis.stragglers if len(analysis.ranks) > 1 else None,
-        memory=None,
-        prediction=None,
-        missing=["steps without a profiler, link, ready times of gradients and memory: these are traces alone"],
-        notes=[
-            f"each collective of rank {first.rank if first.rank is not None else 'unknown'} stands as a bucket, "
-            "named by its operation; medians over its steps where all have as many, else its last step",
-            *dict.fromkeys([*analysis.warnings, *(line for one in analysis.ranks for line in one.warnings)]),
-        ],
-        advice=_advice(path, breakdown, collectives, any(event.bucket is not None for event in _events(steps))),
-        seconds={},
-    )
-
-
-def _events(steps: list[StepAnalysis]) -> Iterator[CollectiveEvent]:
-    return (event for step in steps for event in step.events)
-
-
-def _advice(path: Path, breakdown: Breakdown, collectives: list[Bucket], of_ddp: bool) -> list[str]:
-    """What to look at next: of traces alone little is sure.
-
-    Args:
-        of_ddp: some of the collectives carry DDP's buckets.
-    """
-    if not breakdown.communication_ns:
-        return ["These steps show no communication: trace two ranks or more, with ProfilerActivity.CUDA on GPUs."]
-    lines = []
-    worst = max(collectives, key=lambda one: one.exposed_ns or 0, default=None)
-    if worst is not None and worst.exposed_ns:
-        exposed = f"{units.duration(worst.exposed_ns)} of a step, {units.share(worst.exposed_ns, breakdown.wall_ns)}"
-        lines.append(f"Most exposed is collective {worst.index}, {worst.parameters[0]}: {exposed}.")
-    if of_ddp:
-        lines.append(
-            f"`bucketlab predict {shlex.quote(str(path.absolute()))}` says how far other bucket sizes could move the "
-            "step; `bucketlab profile train.py` measures what figures need in place of ranges."
-        )
-    else:
-        lines.append("None of the collectives carries a bucket of DDP's: bucket sizes are not what to change here.")
-    return lines
-
-
-def _breakdown(steps: list[StepAnalysis]) -> Breakdown:
-    names = Breakdown.__struct_fields__
-    return Breakdown(**{name: round(statistics.median(getattr(step, name) for step in steps)) for name in names})
-
-
-def _rank(one: RankAnalysis, position: int) -> RankSummary:
-    return RankSummary(
-        rank=position if one.rank is None else one.rank,
-        host=one.host or "",
-        device="",
-        step_median_ns=round(statistics.median(step.wall_ns for step in one.steps)) if one.steps else None,
-        breakdown=_breakdown(list(one.steps)) if one.steps else None,
-        peak_bytes=0,
-    )
-
-
-def _collectives(rank: RankAnalysis) -> list[Bucket]:
-    steps = [step for step in rank.steps if step.events]
-    if not steps:
-        return []
-    alike = len({len(step.events) for step in steps}) == 1
-    rows = list(zip(*(step.events for step in (steps if alike else steps[-1:])), strict=True))
-    return [_as_bucket(index, list(row)) for index, row in enumerate(rows)]
-
-
-def _as_bucket(index: int, events: list[CollectiveEvent]) -> Bucket:
-    def median(name: str) -> int | None:
-        known = [value for event in events if (value := getattr(event, name)) is not None]
-        return round(statistics.median(known)) if known else None
-
-    rates = [event.bus_gb_s for event in events if event.bus_gb_s is not None]
-    return Bucket(
-        module=0,
-        index=index,
-        parameters=[" ".join(filter(None, [events[0].op, events[0].dtype]))],
-        bytes=events[0].bytes or 0,
-        ready_ns=median("ready_ns"),
-        start_ns=median("start_ns"),
-        end_ns=median("end_ns"),
-        overlap_ns=median("overlap_ns"),
-        exposed_ns=median("exposed_ns"),
-        bus_gb_s=statistics.median(rates) if rates else None,
     )

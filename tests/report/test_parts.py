@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bucketlab.analysis.foreign import profile_of_traces
 from bucketlab.report.parts import REST, parts_of
-from bucketlab.reporting import profile_of_traces
 from bucketlab.schema.profile import Breakdown
 from tests.report import profiles
 
