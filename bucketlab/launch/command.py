@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bucketlab import units
 from bucketlab.errors import BadInput
 
 # torchrun's options that make sense in front of a script here, with what they are for; names as torchrun has them.
@@ -138,7 +139,7 @@ def _check_tasks_of_srun(alone: bool) -> None:
     tasks, nodes = (int(os.environ.get(f"SLURM_STEP_NUM_{what}", "1")) for what in ("TASKS", "NODES"))
     if tasks > nodes:
         raise BadInput(
-            f"srun started {tasks} of these commands on {nodes} node{'s' if nodes > 1 else ''}, and each starts all "
+            f"srun started {tasks} of these commands on {units.counted(nodes, 'node')}, and each starts all "
             "ranks of its node: give srun --ntasks-per-node=1, or start ranks with it: bucketlab profile -- srun ..."
         )
     if tasks > 1 and alone:

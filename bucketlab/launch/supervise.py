@@ -20,9 +20,10 @@ from types import FrameType
 import msgspec
 
 import bucketlab.worker
-from bucketlab.errors import WorkFailed
+from bucketlab.errors import Interrupted
 from bucketlab.launch.display import Display
 from bucketlab.launch.scratch import scratch_folder
+from bucketlab.saying import say
 from bucketlab.worker.config import VARIABLE, WorkerConfig
 from bucketlab.worker.progress import (
     PHASES,
@@ -44,7 +45,7 @@ _SAVING_SECONDS = 30.0  # torchrun gives its ranks as long
 _HINT_SECONDS = 45.0
 _LEFT_OVER_SECONDS = 15.0  # for processes that do not train, once all that do were ended by us
 _HINT = (
-    "bucketlab: no rank has built a DistributedDataParallel module yet. A script that starts its own processes "
+    "no rank has built a DistributedDataParallel module yet. A script that starts its own processes "
     "(torch.multiprocessing.spawn) is given with its launcher, after two dashes: -- python SCRIPT"
 )
 
@@ -119,7 +120,7 @@ def run_plainly(
         except subprocess.TimeoutExpired:
             return None
         except KeyboardInterrupt:
-            raise WorkFailed("interrupted.") from None
+            raise Interrupted("interrupted: the launch was stopped before it had a result.") from None
         finally:
             _end(process, signal.SIGTERM)
 
@@ -142,7 +143,7 @@ def _watch(
             hinted = hinted or any(one.rank >= 0 for one in progress)
             if not hinted and time.monotonic() - began > _HINT_SECONDS:
                 hinted = True
-                print(_HINT, file=sys.stderr)
+                say(_HINT)
             measured = bool(progress) and all(PHASES[one.phase] == "done" for one in progress if one.rank >= 0)
             if not measured and time.monotonic() - last_sign > timeout_seconds:
                 stalled = True

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from typing import TYPE_CHECKING
 
+from bucketlab import units
 from bucketlab.link.measured import path_name
 from bucketlab.saying import say
 from bucketlab.schema.tuning import CURRENT, JobIdentity
@@ -43,18 +43,12 @@ class ApplySession(Session):
         for line in self._what_differs(built):
             say(line)
         if self.setting.candidate == CURRENT:
-            print(
-                f"bucketlab: trains with the script's own buckets, than which study {self.setting.study} found nothing "
-                "surely faster.",
-                file=sys.stderr,
-            )
+            study = self.setting.study
+            say(f"trains with the script's own buckets, than which study {study} found nothing surely faster.")
         else:
-            count = f"{len(built)} bucket{'s' if len(built) > 1 else ''}"
-            parts = [count, *(f"{name}={value}" for name, value in self.setting.variables.items())]
-            print(
-                f"bucketlab: trains with {', '.join(parts)}, the setting of study {self.setting.study}.",
-                file=sys.stderr,
-            )
+            variables = (f"{name}={value}" for name, value in self.setting.variables.items())
+            what = ", ".join([units.counted(len(built), "bucket"), *variables])
+            say(f"trains with {what}, the setting of study {self.setting.study}.")
 
     def _what_differs(self, built: list[int]) -> list[str]:
         """Where this job is another one than the setting was found for."""
@@ -88,7 +82,7 @@ class ApplySession(Session):
 
     def _identity(self) -> JobIdentity:
         gradients = [
-            (number, parameter.numel() * parameter.element_size(), str(parameter.dtype).removeprefix("torch."))
+            (number, parameter.nbytes, str(parameter.dtype).removeprefix("torch."))
             for number, module in enumerate(self.modules)
             for _, parameter in ddp.named_parameters(module)
         ]

@@ -90,6 +90,7 @@ def measure(
 
 
 def _bytes(tensor: torch.Tensor) -> int:
+    """Of sparse ones too, as an optimizer's state may be: they have no `nbytes`."""
     return tensor.numel() * tensor.element_size()
 
 

@@ -363,7 +363,7 @@ class Session:
         module = self.modules[0]
         parameters = [one for _, one in ddp.named_parameters(module)]
         dtype = Counter(one.dtype for one in parameters).most_common(1)[0][0]
-        gradient_bytes = sum(one.numel() * one.element_size() for one in parameters)
+        gradient_bytes = sum(one.nbytes for one in parameters)
         seconds = self.config.link_seconds
         meter = LinkMeter(module.process_group, dtype, self.device, seconds, repeat_seconds=_REPEAT_LINK_SECONDS)
         measurement = meter.measure(gradient_bytes)
@@ -528,7 +528,7 @@ class Session:
                 Gradient(
                     module=index,
                     name=name,
-                    bytes=parameter.numel() * parameter.element_size(),
+                    bytes=parameter.nbytes,
                     dtype=str(parameter.dtype).removeprefix("torch."),
                     ready_ns=self._ready_ns(parameter),
                     declared=declared,
@@ -554,7 +554,7 @@ class Session:
         buckets: ddp.Layout,
     ) -> Module:
         setting = ddp.capacities(module)
-        sizes = [parameter.numel() * parameter.element_size() for _, parameter in named]
+        sizes = [parameter.nbytes for _, parameter in named]
         return Module(
             name=type(module.module).__name__,
             parameters=sum(parameter.numel() for parameter in module.parameters()),
@@ -652,8 +652,8 @@ class Session:
             free, total = torch.cuda.mem_get_info(self.device)
             return total - free - torch.cuda.memory_reserved(self.device)
         parameters = list(self.observer.live_modules()[0].parameters())
-        model = sum(one.numel() * one.element_size() for one in parameters)
-        buckets = sum(one.numel() * one.element_size() for one in parameters if one.requires_grad)
+        model = sum(one.nbytes for one in parameters)
+        buckets = sum(one.nbytes for one in parameters if one.requires_grad)
         return max(0, memory.resident_bytes() - model - buckets)
 
     # ---- progress ---------------------------------------------------------------------------------------------

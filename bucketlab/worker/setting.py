@@ -64,7 +64,7 @@ class InPlace:
         """As DDP built them, all modules one after the other; tells a new layout from the fourth step on."""
         found: list[int] = []
         for module in self._modules:
-            sizes = [one.numel() * one.element_size() for _, one in ddp.named_parameters(module)]
+            sizes = [one.nbytes for _, one in ddp.named_parameters(module)]
             found += [sum(sizes[index] for index in bucket) for bucket in ddp.layout(module)]
         return found
 
