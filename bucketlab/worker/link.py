@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from bucketlab.link.bandwidth import bus_factor
+from bucketlab.medians import median_interval
 from bucketlab.schema.profile import LinkPoint
 
 _SMALLEST_BYTES = 4096
@@ -173,27 +174,14 @@ def _guess_ns(points: Sequence[LinkPoint], size: int) -> float:
     return nearest.ns + (size - nearest.bytes) * rise
 
 
-def median_interval(samples: Samples) -> tuple[float, float]:
-    """95 % confidence interval of the median from order statistics, whatever the distribution.
-
-    The number of samples below the median is binomial; its normal approximation gives the two ranks. With fewer
-    than six samples the interval is all of them, and holds with less confidence.
-    """
-    ordered = np.sort(samples)
-    n = len(ordered)
-    reach = 0.98 * np.sqrt(n)
-    low, high = int(np.floor(n / 2 - reach)), int(np.ceil(n / 2 + reach))
-    return float(ordered[max(0, low)]), float(ordered[min(n - 1, high)])
-
-
 def _half_width(samples: Samples) -> float:
-    low, high = median_interval(samples)
+    low, high = median_interval(samples.tolist())
     return (high - low) / 2 / float(np.median(samples))
 
 
 def _point(size: int, in_flight: int, samples_ns: Samples, operations: int, ranks: int) -> LinkPoint:
     p10, median, p90 = (float(one) for one in np.percentile(samples_ns, [10, 50, 90]))
-    low, high = median_interval(samples_ns)
+    low, high = median_interval(samples_ns.tolist())
     return LinkPoint(
         bytes=size,
         in_flight=in_flight,

@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
-from bucketlab.worker.link import LinkMeter, in_order_of_need, median_interval
+from bucketlab.medians import median_interval
+from bucketlab.worker.link import LinkMeter, in_order_of_need
 from tests.commands import ROOT, bucketlab, last_line
 
 
 def test_sizes_grow_to_the_largest_asked_for_alone_and_in_pairs(tmp_path: Path) -> None:
-    done = bucketlab("link", "--json", "--seconds", "4", "--max-mb", "2", cwd=tmp_path)
+    done = bucketlab("link", "--json", "--seconds", "60", "--max-mb", "2", cwd=tmp_path)  # which it needs few of
     assert done.returncode == 0, done.stderr[-3000:]
     link = json.loads(done.stdout)
     alone = [point["bytes"] for point in link["points"] if point["in_flight"] == 1]
@@ -57,11 +58,12 @@ def test_a_script_is_not_taken_for_a_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(reason_unavailable() is not None, reason=f"no hosts to be had: {reason_unavailable()}")
 def test_the_fit_is_of_the_order_of_the_configured_rate(tmp_path: Path) -> None:
-    with network(2, mbit_per_s=500) as hosts:
+    mbit_per_s = 100  # so slow that it is the link that takes the time, on a busy machine too
+    with network(2, mbit_per_s=mbit_per_s) as hosts:
         nodes = []
         for index, host in enumerate(hosts):
             command = [
-                *(sys.executable, "-m", "bucketlab", "link", "--json", "--seconds", "5", "--max-mb", "8"),
+                *(sys.executable, "-m", "bucketlab", "link", "--json", "--seconds", "5", "--max-mb", "2"),
                 *("--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1"),
                 *("--master-addr", hosts[0].address, "--master-port", "29500"),
             ]
@@ -72,7 +74,7 @@ def test_the_fit_is_of_the_order_of_the_configured_rate(tmp_path: Path) -> None:
     assert [node.returncode for node in nodes] == [0, 0], outputs[0][1][-3000:]
     link = json.loads(outputs[0][0])
     assert link["hosts"] == ["host0", "host1"]
-    assert 0.5 < link["bandwidth_gb_s"] / (500e6 / 8 / 1e9) < 1.1
+    assert 0.5 < link["bandwidth_gb_s"] / (mbit_per_s * 1e6 / 8 / 1e9) < 1.1
     assert "another node" in outputs[1][1]
 
 
@@ -80,7 +82,7 @@ def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:
     random = np.random.default_rng(7)
     held = 0
     for _ in range(2000):
-        low, high = median_interval(random.exponential(1.0, size=25))
+        low, high = median_interval(random.exponential(1.0, size=25).tolist())
         held += low <= np.log(2) <= high
     assert held / 2000 > 0.93
 

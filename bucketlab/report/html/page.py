@@ -14,6 +14,7 @@ from rich.console import Console
 from bucketlab import __version__, units
 from bucketlab.errors import BadInput
 from bucketlab.launch.command import HIDDEN
+from bucketlab.medians import median_interval
 from bucketlab.predict import predict
 from bucketlab.report import profile as terminal
 from bucketlab.report import timeline
@@ -191,7 +192,7 @@ def _trial(trial: TunedTrial, tuning: Tuning) -> Trial | None:
     step_ns = tuned.step_ns_of(trial, tuning.baseline)
     if trial.state != "complete" or trial.failure or not trial.bucket_bytes or not trial.step_ns or step_ns is None:
         return None
-    low_ns, high_ns = _median_interval(trial.step_ns)
+    low_ns, high_ns = median_interval(trial.step_ns)
     pace = step_ns / statistics.median(trial.step_ns)
     return Trial(
         number=trial.number,
@@ -212,15 +213,6 @@ def _capacity_mb(params: dict[str, object], bucket_bytes: Sequence[int], current
     """Where on the axis of capacities a trial stands: its own, the script's own, or else its largest bucket."""
     given = params.get("bucket_cap_mb") if params else current_mb
     return float(given) if isinstance(given, (int, float)) else max(bucket_bytes) / 2**20
-
-
-def _median_interval(samples: Sequence[int]) -> tuple[int, int]:
-    """95 % interval of the median by order statistics, normal approximation (Conover 1999, section 3.2)."""
-    ordered, count = sorted(samples), len(samples)
-    reach = 0.98 * count**0.5
-    low = max(0, int(count / 2 - reach))
-    high = min(count - 1, int(count / 2 + reach))
-    return ordered[low], ordered[high]
 
 
 def _texts(profile: Profile, folder: Path, remark: str) -> Texts:
