@@ -1,4 +1,4 @@
-"""`bucketlab tune` and `run` from their options to a result: launch, watch, launch again while the study is not over.
+"""`bucketlab tune` from its options to a result: launch, watch, launch again while the study is not over.
 
 The study itself runs in rank 0 of the launched job (`worker/tune_session.py`) and is kept in its storage, so a launch
 that ends early costs the trial that it was in, and the next one goes on.
@@ -27,20 +27,20 @@ from bucketlab.launch.diagnose import (
 from bucketlab.launch.nodes import count_of
 from bucketlab.launch.options import LaunchOptions
 from bucketlab.launch.supervise import Outcome, supervise
-from bucketlab.link.sweep import Search, chooses_code
+from bucketlab.link.sweep import Search
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, pinned, print_stacks
 from bucketlab.relaunching import tune_by_launches
 from bucketlab.runs import PROFILE, load_card, load_profile, newest_runs
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
-from bucketlab.schema.tuning import CURRENT, Tuning
+from bucketlab.schema.tuning import Tuning
 from bucketlab.tensorboard.scalars import write_trials
-from bucketlab.tune.files import DATABASE, RESULT, LiveStudy, find_result, load_result, read_live, study_name
+from bucketlab.tune.files import DATABASE, RESULT, LiveStudy, load_result, read_live, study_name
 from bucketlab.tune.groups import Choices
 from bucketlab.tune.records import blame, check_storage, shown_url
 from bucketlab.tune.space import JobFacts, Space
-from bucketlab.worker.config import Setting, TuneTask, WorkerConfig
+from bucketlab.worker.config import TuneTask, WorkerConfig
 from bucketlab.worker.progress import PHASES
 
 # Launches in a row that ended before they measured a single block.
@@ -50,7 +50,6 @@ _WARMUP_STEPS = 5
 _LATER_AFTER_A_CRASH = 7
 _FEW = 3  # layouts, from which on there is something to choose
 _ELSEWHERE = "rank 0 runs on another node or under another command: the result is there."
-_FOREVER_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,66 +371,3 @@ def _only_trained(study: Study, why: str) -> Tuned:
 
 def _goes_on(task: TuneTask) -> str:
     return f" What study {task.study} has measured is kept in {shown_url(task.storage)}; the same command goes on."
-
-
-# ---- run --------------------------------------------------------------------------------------------------------
-
-
-def run_with(job: Job, study: str | None, out: Path, output_to_stderr: bool) -> Tuning:
-    """Trains a job from its beginning with the setting that a study found, and returns what the study found.
-
-    Raises:
-        BadInput: there is no such study.
-        WorkFailed: the job failed.
-    """
-    argv = launch_command(job)
-    folder = find_result(study, out) if study is not None else _result_for(job, out)
-    result = load_result(folder)
-    variables = result.environment.variables if result.environment and result.environment.significant else {}
-    for name in filter(chooses_code, variables):
-        raise BadInput(f"{folder / RESULT} sets {name}, which chooses code that is run: no study does that.")
-    for name in [one for one in variables if os.environ.get(one, variables[one]) != variables[one]]:
-        say(f"{name} is set here, to {os.environ[name]}: it stays, though study {result.study} had {variables[name]}.")
-    setting = Setting(
-        candidate=result.best.candidate() if result.significant else CURRENT,
-        study=result.study,
-        job=result.job,
-        interconnect=result.interconnect if result.kind == "measured" else "",
-        bucket_bytes=(result.best if result.significant else result.baseline).bucket_bytes,
-        variables={name: value for name, value in variables.items() if name not in os.environ},
-    )
-    outcome = supervise(
-        argv,
-        lambda control: WorkerConfig(
-            out=str(out.resolve()),
-            run=folder.name,
-            control=str(control),
-            launcher_pid=os.getpid(),
-            script=job.script,
-            command=without_secrets(job.target),
-            task="apply",
-            setting=setting,
-            keep_running=True,
-        ),
-        _FOREVER_SECONDS,
-        output_to_stderr,
-        setting.variables,
-        plain=True,
-    )
-    if outcome.interrupted or outcome.exit_code:
-        raise WorkFailed(why_it_failed(outcome, job, argv, _FOREVER_SECONDS))
-    return result
-
-
-def _result_for(job: Job, out: Path) -> Path:
-    """The newest result of a study of this script."""
-    found = []
-    for path in out.glob("*/result.json"):
-        try:
-            if load_result(path.parent).script == job.script:
-                found.append(path)
-        except BadInput:
-            continue
-    if not found:
-        raise BadInput(f"no study in {out} has tuned {job.script}. Tune it first: bucketlab tune {job.script}")
-    return max(found, key=lambda one: one.stat().st_mtime).parent

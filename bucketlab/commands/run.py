@@ -34,7 +34,7 @@ def run(
     The options of studies matter to --autotune alone, but for --out and --study, which say where the setting is: in the
     newest study of the same SCRIPT if nothing else is said.
     """
-    from bucketlab.tuning import run_with
+    from bucketlab.running import run_with
     from bucketlab.tuning import tune as run_study
 
     job, study = job_of(target, own_launcher, options), study_of(options)
