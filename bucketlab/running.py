@@ -1,4 +1,4 @@
-"""`bucketlab run` from its options to a trained job: what a study found goes into DDP's constructor. Measures nothing."""
+"""`bucketlab run` from its options to a trained job: what a study found goes into DDP's constructor. Tunes nothing."""
 
 from __future__ import annotations
 
