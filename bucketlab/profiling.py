@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bucketlab.errors import BadInput, Interrupted, WorkFailed
-from bucketlab.launch.command import Job, launch_command, without_secrets
+from bucketlab.launch.command import HIDDEN, Job, launch_command, without_secrets
 from bucketlab.launch.diagnose import why_it_failed
 from bucketlab.launch.options import LaunchOptions
 from bucketlab.launch.supervise import Outcome, supervise
 from bucketlab.link.detect import find_links, what_is_lacking
 from bucketlab.link.sweep import Sweep, environment_on
-from bucketlab.runs import PROFILE, load_profile, reserve_folder
+from bucketlab.runs import PROFILE, find_run, load_card, load_profile, reserve_folder
 from bucketlab.saying import say
 from bucketlab.worker.config import Launch, Setting, WorkerConfig
 
@@ -87,7 +87,7 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
         launcher_pid=os.getpid(),
         script=job.script,
         command=without_secrets(job.target),
-        launch=launch_of(job),
+        launch=_launch_of(job),
         wanted_link=options.sweep.link.kind if options.sweep else "",
         emulate=options.emulate.link if options.emulate else None,
         keep_running=options.keep_running,
@@ -101,7 +101,7 @@ def _worker_config(job: Job, options: ProfileOptions, folder: Path, control: Pat
     )
 
 
-def launch_of(job: Job) -> Launch:
+def _launch_of(job: Job) -> Launch:
     return Launch(
         folder=str(Path.cwd()),
         own_launcher=job.own_launcher,
@@ -109,6 +109,23 @@ def launch_of(job: Job) -> Launch:
         flags=list(job.flags),
         words=without_secrets(job.words),
     )
+
+
+def last_profiled(runs: Path) -> Job:
+    """What the newest run launched, to be launched again.
+
+    Raises:
+        BadInput: there is no run, or its command cannot be given again here.
+    """
+    card = load_card(find_run(None, runs))
+    how = card.launch
+    if any(HIDDEN in word for word in card.command):
+        raise BadInput(
+            f"the command of run {card.run} had a secret, which is not stored. Name the script and its options."
+        )
+    if how.folder and how.folder != str(Path.cwd()):
+        raise BadInput(f"run {card.run} was launched in {how.folder}. Go there, or name the script.")
+    return Job(tuple(card.command), how.own_launcher, tuple(how.options.items()), tuple(how.flags))
 
 
 def _judge(outcome: Outcome, job: Job, options: ProfileOptions, argv: list[str], folder: Path) -> Profiled:

@@ -11,7 +11,7 @@ import click
 from bucketlab.commands.common import LaunchCommand, job_of, launch_options, print_json, say_all
 from bucketlab.commands.studies import show_study, study_of, study_options
 from bucketlab.errors import BadInput
-from bucketlab.launch.command import HIDDEN, TORCHRUN_OPTIONS, Job
+from bucketlab.launch.command import TORCHRUN_OPTIONS, Job
 from bucketlab.saying import say
 
 
@@ -94,17 +94,10 @@ def tune(
 
 
 def _last_profiled(runs: Path, options: dict[str, Any]) -> Job:
-    from bucketlab.runs import find_run, load_card
+    from bucketlab.profiling import last_profiled
 
     if any(options[name.replace("-", "_")] is not None for name in TORCHRUN_OPTIONS):
         raise BadInput("launch options need a script after them. Usage: bucketlab tune [options] train.py")
-    card = load_card(find_run(None, runs))
-    how = card.launch
-    if any(HIDDEN in word for word in card.command):
-        raise BadInput(
-            f"the command of run {card.run} had a secret, which is not stored. Name the script and its options."
-        )
-    if how.folder and how.folder != str(Path.cwd()):
-        raise BadInput(f"run {card.run} was launched in {how.folder}. Go there, or name the script.")
-    say(f"tunes what was profiled last: {' '.join(card.command)}")
-    return Job(tuple(card.command), how.own_launcher, tuple(how.options.items()), tuple(how.flags))
+    job = last_profiled(runs)
+    say(f"tunes what was profiled last: {' '.join(job.target)}")
+    return job
