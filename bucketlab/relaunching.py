@@ -22,7 +22,6 @@ from bucketlab.launch.command import Job, without_secrets
 from bucketlab.launch.scratch import scratch_folder
 from bucketlab.predict.assignment import takes_lists
 from bucketlab.profiling import ProfileOptions, profile
-from bucketlab.report.tuning import progress_line
 from bucketlab.runs import PROFILE, load_profile
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
@@ -30,6 +29,7 @@ from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune import Block, JobFacts, Progress, Tuner
 from bucketlab.tune.files import RESULT
 from bucketlab.tune.records import shown_url
+from bucketlab.tune.words import progress_line
 from bucketlab.worker.config import Setting, TuneTask
 
 # A launch costs so much more than its steps that a few more of them are cheap.

@@ -87,7 +87,7 @@ class _Lines:
         live = read_live(control)
         if live is None:
             return
-        from bucketlab.report.tuning import progress_line
+        from bucketlab.tune.words import progress_line
 
         self._told_at = time.monotonic()
         say(progress_line(live.progress))
@@ -155,8 +155,9 @@ class _Bar:
 
     def _show_study(self, control: Path) -> bool:
         """Trials, best so far, the curve as it forms, time left; False where nothing is known of the study here."""
-        from bucketlab.report.tuning import progress_curve, progress_line
+        from bucketlab.report.tuning import progress_curve
         from bucketlab.tune.files import read_live
+        from bucketlab.tune.words import progress_line
 
         live = read_live(control)
         if live is None:

@@ -1,6 +1,6 @@
 """A study's result as one screen of text: the answer first, what to write where, the curve, the trials.
 
-Also the line that a live display shows while it runs. Says of every figure whether it is measured or emulated.
+Also the curve that a live display shows while it runs. Says of every figure whether it is measured or emulated.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from rich.text import Text
 from bucketlab import units
 from bucketlab.report.screen import data, width_of, without_trailing_blanks
 from bucketlab.schema.tuning import (
-    CURRENT,
-    Candidate,
     Launched,
     TunedEnvironment,
     TunedSetting,
     TunedTrial,
     Tuning,
 )
+from bucketlab.tune import words
 from bucketlab.tune.groups import gains_of
 from bucketlab.tune.tuner import Progress
 
 MOST_TRIAL_ROWS = 12
 MOST_FAILED_ROWS = 4
-MOST_LISTED = 6  # capacities of a list
 _CURVE_ROWS, _CURVE_COLUMNS = 9, 64
 _INDENT = "  "
 
@@ -75,25 +73,6 @@ def _put_whole(console: Console, lines: Sequence[str]) -> None:
         console.print(Text((_INDENT + line).rstrip()), soft_wrap=True)
 
 
-def progress_line(progress: Progress) -> str:
-    """What a running study has to say, in one line: trials, the best so far, time left."""
-    if progress.phase == "final race":
-        begin = f"final race, round {progress.rounds + 1}"
-    elif progress.phase == "search":
-        begin = f"trial {min(progress.trials + 1, progress.most_trials)} of {progress.most_trials}"
-    else:
-        begin = progress.phase
-    parts = [begin]
-    if progress.best is not None and progress.best_speedup is not None:
-        if progress.best_speedup > 0:
-            parts.append(f"best so far {_named(progress.best)}: {_signed(progress.best_speedup)}")
-        else:
-            parts.append("nothing faster than the current setting so far")
-    if progress.seconds_left:
-        parts.append(f"about {units.duration(progress.seconds_left * 1e9)} left")
-    return ", ".join(parts)
-
-
 def progress_curve(progress: Progress, ascii_only: bool) -> list[str]:
     """The curve as it forms; no lines until there are two different capacities."""
     best = progress.best.capacities.bucket_cap_mb if progress.best else None
@@ -104,30 +83,11 @@ def progress_curve(progress: Progress, ascii_only: bool) -> list[str]:
 
 
 def answer(result: Tuning) -> Text:
-    """The sentence that a study ends in."""
-    best = _named(result.best.candidate())
-    if result.environment is not None and result.environment.significant:
-        best = f"{_spelt(result.environment.variables)} with {best}"
-    if result.significant and result.speedup is not None:
-        times = f"{units.duration(result.best.step_ns)} a step instead of {units.duration(result.baseline.step_ns)}"
-        return Text.assemble(
-            (best, "green"), f": {_signed(result.speedup)} steps per second ({_interval(result)}), {times}."
-        )
-    if result.speedup is None or result.best == result.baseline:
-        return Text(f"Keep your setting: {result.reason}.")
-    if result.ci95 is None:
-        return Text(f"Keep your setting for now: the study is not finished. {best} looked best.")
-    if result.ci95[1] < 0:
-        return Text(f"Keep your setting: the best other, {best}, is slower by {_signed(result.speedup)[1:]}.")
-    return Text(
-        f"Keep your setting: nothing else is surely faster. The best other, {best}, "
-        f"makes {_signed(result.speedup)} ({_interval(result)})."
-    )
-
-
-def _interval(result: Tuning) -> str:
-    assert result.ci95 is not None
-    return f"95 % interval {_signed(result.ci95[0])} to {_signed(result.ci95[1])}"
+    """The sentence that a study ends in, with what to take in green."""
+    text = Text(words.answer(result))
+    if result.significant:
+        text.stylize("green", 0, len(words.best(result)))
+    return text
 
 
 def basis(result: Tuning) -> str:
@@ -147,7 +107,7 @@ def _current(result: Tuning) -> str:
     """The script's own setting, of every module where they differ."""
     if result.current_is_default:
         return "DDP's default"
-    return result.current_by_module or _named(result.baseline.candidate())
+    return result.current_by_module or words.named(result.baseline.candidate())
 
 
 def _race(result: Tuning) -> str:
@@ -163,35 +123,6 @@ def _pairs_of_launches(count: int) -> str:
 def _where_spent(result: Tuning) -> str:
     measured = sum(len(trial.step_ns) for trial in result.trials)
     return "in all" if measured <= result.steps else "in the last launch"
-
-
-def _named(candidate: Candidate) -> str:
-    """A setting in DDP's words."""
-    capacities = candidate.capacities
-    words = []
-    if capacities.bucket_cap_mb_list:
-        shown = ", ".join(f"{cap:g}" for cap in capacities.bucket_cap_mb_list[:MOST_LISTED])
-        more = ", ..." if len(capacities.bucket_cap_mb_list) > MOST_LISTED else ""
-        words.append(f"bucket_cap_mb_list=[{shown}{more}]")
-    elif capacities.bucket_cap_mb is not None:
-        words.append(f"bucket_cap_mb={capacities.bucket_cap_mb:g}")
-        if capacities.first_bucket_mb not in (None, capacities.bucket_cap_mb):
-            words.append(f"first {units.capacity(capacities.first_bucket_mb or 0)}")
-    words += [
-        f"{name}={value}"
-        for name in ("gradient_as_bucket_view", "static_graph")
-        if (value := getattr(candidate, name)) is not None
-    ]
-    if candidate.compression is not None:
-        words.append(f"{candidate.compression} compression (changes numerics)")
-    return ", ".join(words) if candidate != CURRENT else "the current setting"
-
-
-def _signed(part: float) -> str:
-    """A speed-up: "+12.3 %"."""
-    digits = 1 if abs(part) < 0.995 else 0
-    text = f"{100 * part:+.{digits}f}"
-    return ("0.0" if float(text) == 0 else text) + " %"
 
 
 # ---- variables of the environment ------------------------------------------------------------------------------
@@ -211,11 +142,11 @@ def _print_environment(environment: TunedEnvironment, kind: str, console: Consol
 def _what_they_gain(environment: TunedEnvironment) -> str:
     if environment.ci95 is None or environment.speedup is None:
         return f"Keep the environment as it is: {environment.reason}."
-    interval = f"95 % interval {_signed(environment.ci95[0])} to {_signed(environment.ci95[1])}"
-    gain = f"{_signed(environment.speedup)} ({interval}, {_pairs_of_launches(environment.rounds)})"
+    interval = words.interval(environment.ci95)
+    gain = f"{words.signed(environment.speedup)} ({interval}, {_pairs_of_launches(environment.rounds)})"
     if environment.significant:
-        return f"{_spelt(environment.variables)}: {gain} over the best buckets in the environment as it is."
-    return f"Keep the environment as it is: {_spelt(environment.variables)}, the best, makes {gain}."
+        return f"{words.spelt(environment.variables)}: {gain} over the best buckets in the environment as it is."
+    return f"Keep the environment as it is: {words.spelt(environment.variables)}, the best, makes {gain}."
 
 
 def _launches(environment: TunedEnvironment) -> Table:
@@ -232,35 +163,31 @@ def _launches(environment: TunedEnvironment) -> Table:
         tuned = any(one.is_tuned for one in launches)
         gain = _gain_nearby(environment.launches, group)
         table.add_row(
-            Text(_INDENT + (_spelt(group) or "as it is")),
+            Text(_INDENT + (words.spelt(group) or "as it is")),
             str(len(launches)),
             units.milliseconds(median(measured)),
-            units.NOTHING if gain is None else _signed(gain),
-            _named(setting.candidate()) if tuned else "the script's own",
+            units.NOTHING if gain is None else words.signed(gain),
+            words.named(setting.candidate()) if tuned else "the script's own",
             style="green" if environment.significant and group == environment.variables else "",
         )
     return table
 
 
 def _gain_nearby(launches: Sequence[Launched], group: dict[str, str]) -> float | None:
-    gains = {_spelt(one): gain for one, gain in gains_of(launches)}
-    gain = gains.get(_spelt(group))
+    gains = {words.spelt(one): gain for one, gain in gains_of(launches)}
+    gain = gains.get(words.spelt(group))
     return None if gain is None else math.expm1(gain)
 
 
 def _by_group(launches: Sequence[Launched]) -> list[tuple[dict[str, str], list[Launched]]]:
     found: dict[str, tuple[dict[str, str], list[Launched]]] = {}
     for one in launches:
-        found.setdefault(_spelt(one.variables), (one.variables, []))[1].append(one)
+        found.setdefault(words.spelt(one.variables), (one.variables, []))[1].append(one)
     return list(found.values())
 
 
 def _failures(environment: TunedEnvironment) -> list[tuple[str, str]]:
-    return [(_spelt(one.variables), one.failure) for one in environment.launches if one.failure is not None]
-
-
-def _spelt(variables: dict[str, str]) -> str:
-    return " ".join(f"{name}={units.shown(value)}" for name, value in sorted(variables.items()))
+    return [(words.spelt(one.variables), one.failure) for one in environment.launches if one.failure is not None]
 
 
 # ---- the curve ------------------------------------------------------------------------------------------------
@@ -329,7 +256,7 @@ def _trials(result: Tuning) -> Table:
             f"{len(trial.bucket_bytes):,}",
             units.mebibytes(max(trial.bucket_bytes, default=0)),
             units.milliseconds(step_ns_of(trial, result.baseline)),
-            units.NOTHING if trial.is_current else _signed(trial.speedup or 0.0),
+            units.NOTHING if trial.is_current else words.signed(trial.speedup or 0.0),
             f"{len(trial.step_ns):,}",
             "the current setting" if trial.is_current else "in the final race" if trial.finalist else "",
             style="green" if result.significant and _is_best(trial, result.best) else "",
@@ -355,14 +282,14 @@ def setting_of(trial: TunedTrial) -> str:
     if not trial.params:
         return "the current buckets"
     names = {"bucket_cap_mb": "", "first_bucket_mb": "first ", "bucket_cap_mb_list": "list "}
-    words = []
+    said = []
     for name, value in trial.params.items():
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        if name == "bucket_cap_mb_list" and text.count(",") >= MOST_LISTED:
-            text = ",".join(text.split(",")[:MOST_LISTED]) + ", ..."
+        if name == "bucket_cap_mb_list" and text.count(",") >= words.MOST_LISTED:
+            text = ",".join(text.split(",")[: words.MOST_LISTED]) + ", ..."
         if (name, value) != ("compression", "none"):
-            words.append(names.get(name, f"{name} ") + text)
-    return ", ".join(words)
+            said.append(names.get(name, f"{name} ") + text)
+    return ", ".join(said)
 
 
 def _failed(trials: Sequence[TunedTrial]) -> list[str]:

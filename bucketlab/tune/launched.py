@@ -15,6 +15,7 @@ from bucketlab.errors import BadInput
 from bucketlab.schema.tuning import Launched
 from bucketlab.tune.groups import GroupSearch, distributions_of, params_of
 from bucketlab.tune.records import create_quietly, open_storage, redacted, shown_url
+from bucketlab.tune.words import spelt
 
 _LAUNCH = "bucketlab:launch:"
 SUFFIX = "-environment"
@@ -52,12 +53,12 @@ class LaunchRecords:
 
         known = [trial.params for trial in self._study.get_trials(deepcopy=False)]
         wanted = distributions_of(search.choices)
-        failures = {_named(one.variables): one.failure for one in search.launched if one.failure is not None}
-        gains = {_named(group): gain for group, gain in search.gains(0)}
+        failures = {spelt(one.variables): one.failure for one in search.launched if one.failure is not None}
+        gains = {spelt(group): gain for group, gain in search.gains(0)}
         try:
             for group in [one.variables for one in search.launched if one.variables]:
                 params = params_of(group, search.choices)
-                failure, gain = failures.get(_named(group)), gains.get(_named(group))
+                failure, gain = failures.get(spelt(group)), gains.get(spelt(group))
                 if params in known or (failure is None and gain is None):
                     continue
                 known.append(params)
@@ -75,7 +76,3 @@ class LaunchRecords:
                 f"study {self._name!r} in {shown_url(self._url)} searched other values "
                 f"({redacted(str(error).splitlines()[0], self._url)}): take another --study"
             ) from None
-
-
-def _named(group: dict[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in sorted(group.items()))

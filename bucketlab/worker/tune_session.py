@@ -19,7 +19,6 @@ import torch.distributed as dist
 from bucketlab.documents import write_json
 from bucketlab.errors import BadInput, BucketlabError, WorkFailed
 from bucketlab.link.sweep import curve_of
-from bucketlab.report.tuning import answer
 from bucketlab.runs import PROFILE, load_profile
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
@@ -27,6 +26,7 @@ from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune import Block, JobFacts, Tuner
 from bucketlab.tune.files import RESULT, LiveStudy, write_live
 from bucketlab.tune.records import shown_url
+from bucketlab.tune.words import answer
 from bucketlab.worker import ddp
 from bucketlab.worker.emulate import Emulation
 from bucketlab.worker.session import Flow, Session, cannot_write

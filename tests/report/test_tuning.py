@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bucketlab.link.sweep import Search
-from bucketlab.report.tuning import print_tuning, progress_line
+from bucketlab.report.tuning import print_tuning
 from bucketlab.schema.tuning import (
     Candidate,
     Capacities,
@@ -20,6 +20,7 @@ from bucketlab.schema.tuning import (
 )
 from bucketlab.tune import Progress, Tuner
 from bucketlab.tune.space import JobFacts
+from bucketlab.tune.words import progress_line
 from tests.report import profiles
 
 MIB = 2**20
