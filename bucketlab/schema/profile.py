@@ -149,7 +149,7 @@ class Link(msgspec.Struct, kw_only=True):
     """The path the job's all-reduces take, measured on its own process group."""
 
     kind: Literal["measured", "emulated"]
-    what: str  # for example "gloo over loopback"
+    what: str  # for example "gloo, 2 ranks within one host"
     dtype: str
     ranks: int
     points: list[LinkPoint]

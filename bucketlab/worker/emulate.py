@@ -6,9 +6,9 @@ begins when the last rank's bucket is ready and the link is free, and runs besid
 from it is emulated, never measured, and where the real reduction is the slower one it is not valid: `Emulated` says so.
 
 On CPU one thread of its own, which sleeps, completes the buckets; the ranks must be processes of one machine
-(`bucketlab.worker.board`). On a GPU a side stream is held, not the host; that
-part (`_StreamLink`) has not run on a GPU yet. Only the all-reduces of gradients are emulated: broadcasts of buffers and
-the map of unused parameters take the real link.
+(`bucketlab.worker.board`). On a GPU a side stream is held, not the host; that part (`_StreamLink`) has not run on a GPU
+yet. Only the all-reduces of gradients are emulated: broadcasts of buffers and the map of unused parameters take the
+real link.
 """
 
 # No postponed annotations in this file: DDP looks at those of a communication hook.
