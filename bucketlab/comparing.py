@@ -497,5 +497,5 @@ def _notes(a: Profile, b: Profile, a_traced: Samples | None, b_traced: Samples |
     ]
     for name, run, traced in (("A", a, a_traced), ("B", b, b_traced)):
         if traced is None and run.breakdown is not None:
-            notes.append(f"the traces of {name} are not beside its profile: parts of its step have no interval")
+            notes.append(f"no traces that can be read lie beside {name}'s profile: parts of its step have no interval")
     return notes
