@@ -164,7 +164,8 @@ def _write_page(folder: Path) -> None:
         write_report(profile, folder, *newest_study(profile, results_near(folder.parent)))
         write_scalars(profile, folder)
     except OSError as error:
-        say(f"report.html or TensorBoard's scalars were not written: {error.strerror}.")
+        what = f"report.html or TensorBoard's scalars were not written to {folder}: {error.strerror}"
+        say(f"{what}. The profile is whole; `bucketlab report` makes the page.")
 
 
 def _all_came_to_their_end(outcome: Outcome) -> bool:

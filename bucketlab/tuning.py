@@ -128,7 +128,7 @@ def _write_scalars(result: Tuning, folder: Path) -> None:
     try:
         write_trials(result, folder)
     except OSError as error:
-        say(f"TensorBoard's scalars of the trials were not written: {error.strerror}.")
+        say(f"TensorBoard's scalars of the trials were not written to {folder}: {error.strerror}. The result is whole.")
 
 
 def what_profiles_tell(job: Job, runs: Path, search: Search) -> str | None:

@@ -310,7 +310,7 @@ def open_storage(url: str | None, lock_seconds: float = _LOCK_SECONDS) -> BaseSt
     for tried in range(_TRIES):
         try:
             return RDBStorage(url, engine_kwargs=engine, skip_compatibility_check=False)
-        except Exception as error:
+        except Exception as error:  # drivers and their errors differ by database
             collision = "already exists" in str(error) or "UNIQUE" in str(error) or "duplicate key" in str(error)
             if collision and tried < _TRIES - 1:
                 time.sleep(0.1 * (tried + 1))
@@ -331,7 +331,7 @@ def check_storage(url: str, study: str | None = None) -> None:
         found = [one for one in storage.get_all_studies() if one.study_name == study]
         for one in found:
             storage.get_all_trials(one._study_id, deepcopy=False)
-    except Exception as error:
+    except Exception as error:  # likewise
         reason = _reason(error, url)
         raise BadInput(f"storage {shown_url(url)} cannot be read: {reason}{_remedy(reason)}") from None
     finally:
