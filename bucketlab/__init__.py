@@ -14,7 +14,8 @@ The command line is the interface to whatever launches a job. What it stores, ot
     tuning = bucketlab.load_result(Path("sweeps/study"))  # what a study found
 
 Each is imported when it is first used; none imports torch. What a name hands back is a document of `bucketlab.schema`,
-plain data whose layout has a version in its `schema` field. All that is not listed in an `__all__` may change.
+plain data whose layout has a version in its `schema` field. Beside these names and those of `bucketlab.predict` and
+`bucketlab.schema`, everything may change with any release.
 """
 
 from __future__ import annotations

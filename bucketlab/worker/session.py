@@ -130,12 +130,7 @@ class Session:
     # ---- the run, top to bottom -------------------------------------------------------------------------------
 
     def flow(self) -> Flow:
-        with self._phase("warm-up", self.config.warmup_steps):
-            while len(self.warm) < self.config.warmup_steps:
-                self.warm.append((yield))
-        # Held from here to the report, which may come when the script has already let go of them.
-        self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
-        self._find_out_who_trains()
+        yield from self._warm_up()
         if self.config.emulate is not None:
             yield from self._run_on_emulated_link(self.config.emulate)
         else:
@@ -167,6 +162,15 @@ class Session:
         self.complete = True
         with self._phase("writing"):
             self._report()
+
+    def _warm_up(self) -> Flow:
+        """Steps that nothing is measured in; after them it is known what trains, and which ranks do."""
+        with self._phase("warm-up", self.config.warmup_steps):
+            while len(self.warm) < self.config.warmup_steps:
+                self.warm.append((yield))
+        # Held from here to the report, which may come when the script has already let go of them.
+        self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
+        self._find_out_who_trains()
 
     def _find_out_who_trains(self) -> None:
         """Where DDP reduces within a group, other ranks may train in groups of their own, or not at all."""

@@ -73,11 +73,7 @@ class TuneSession(Session):
     # ---- the launch, top to bottom ------------------------------------------------------------------------------
 
     def flow(self) -> Flow:
-        with self._phase("warm-up", self.config.warmup_steps):
-            while len(self.warm) < self.config.warmup_steps:
-                self.warm.append((yield))
-        self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
-        self._find_out_who_trains()
+        yield from self._warm_up()
         self._check_that_buckets_can_change()
         self._look_at_memory_and_buckets()
         known = self._known_from_before()
