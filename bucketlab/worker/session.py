@@ -104,7 +104,6 @@ class Session:
         self.modules: list[DistributedDataParallel] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.usual = Usual()
-        self.warm: list[Step] = []
         self.timed: list[Step] = []
         self.layouts: dict[int, ddp.Layout] = {}  # id of module -> its buckets while steps were timed
         self.analysis: RankAnalysis | None = None
@@ -166,8 +165,8 @@ class Session:
     def _warm_up(self) -> Flow:
         """Steps that nothing is measured in; after them it is known what trains, and which ranks do."""
         with self._phase("warm-up", self.config.warmup_steps):
-            while len(self.warm) < self.config.warmup_steps:
-                self.warm.append((yield))
+            for _ in range(self.config.warmup_steps):
+                yield
         # Held from here to the report, which may come when the script has already let go of them.
         self.modules, self.optimizers = self.observer.trained_modules(), self.observer.stepped_optimizers()
         self._find_out_who_trains()
