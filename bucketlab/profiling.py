@@ -37,6 +37,8 @@ class ProfileOptions(LaunchOptions):
 
 @dataclass(frozen=True)
 class Profiled:
+    """How a run ended."""
+
     folder: Path | None  # None where rank 0 runs elsewhere
     remark: str | None  # how the script ended, where that is worth a line
 

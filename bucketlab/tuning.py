@@ -68,6 +68,8 @@ class TuneOptions(LaunchOptions):
 
 @dataclass(frozen=True)
 class Tuned:
+    """How a study ended."""
+
     folder: Path | None  # None where rank 0 runs elsewhere
     result: Tuning | None
     remarks: list[str]  # worth a line each on stderr

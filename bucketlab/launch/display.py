@@ -23,6 +23,12 @@ _LINE_SECONDS = 20.0
 
 
 class Display:
+    """What one launch shows of itself.
+
+    Args:
+        plain: the job's own output and nothing else.
+    """
+
     def __init__(self, plain: bool = False) -> None:
         self._on_terminal = sys.stderr.isatty() and not plain
         self._bar: _Bar | None = None

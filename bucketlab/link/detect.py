@@ -38,6 +38,8 @@ _PCIE_GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 
 
 class Gpu(msgspec.Struct, kw_only=True):
+    """One GPU of this host."""
+
     index: int
     name: str
     bus_id: str  # "0000:17:00.0"

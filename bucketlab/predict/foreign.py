@@ -36,6 +36,8 @@ class Range(msgspec.Struct, kw_only=True):
 
 
 class TracePrediction(msgspec.Struct, kw_only=True):
+    """What one rank's trace says of other bucket sizes."""
+
     kind: Literal["predicted"] = "predicted"
     source: str
     ranks: int | None

@@ -54,6 +54,8 @@ class RunRow(msgspec.Struct, kw_only=True):
 
 
 class RunList(msgspec.Struct, kw_only=True):
+    """All runs under the log folder, the newest first."""
+
     runs: list[RunRow]
     message: str  # what to do where there is none
 

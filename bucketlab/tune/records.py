@@ -79,6 +79,8 @@ class RoundRecord(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class StoredTrial:
+    """One trial as the storage has it."""
+
     number: int
     trial_id: int
     record: TrialRecord
@@ -98,6 +100,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class Created:
+    """A trial that was just written down."""
+
     number: int
     trial_id: int
     others: list[StoredTrial]  # trials of other processes, where there are any

@@ -26,6 +26,8 @@ _STEPS_UNTIL_LAYOUT = 5  # after which DDP tells the buckets that it trains with
 
 
 class ApplySession(Session):
+    """What one process does in a run with a stored setting."""
+
     def __init__(self, observer: Observer) -> None:
         assert observer.config.setting is not None
         self.setting: Setting = observer.config.setting

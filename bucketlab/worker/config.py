@@ -48,6 +48,8 @@ class Setting(msgspec.Struct, kw_only=True):
 
 
 class WorkerConfig(msgspec.Struct, kw_only=True):
+    """All that a launch tells its processes."""
+
     out: str  # folder of runs, absolute
     run: str  # this launch's name for the run; rank 0's wins
     control: str  # folder in which processes of this host leave progress and how they ended

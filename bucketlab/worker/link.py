@@ -39,6 +39,8 @@ Samples = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LinkMeasurement:
+    """What was measured of a link in its time box."""
+
     points: list[LinkPoint]
     cut_at_bytes: int | None  # largest size measured, where time or memory did not allow the whole gradient
 

@@ -41,6 +41,8 @@ _TOLD = "told"
 
 
 class Progress(msgspec.Struct, frozen=True):
+    """How far one process is."""
+
     pid: int
     rank: int  # -1 until the process group exists
     phase: int  # index into PHASES
