@@ -141,6 +141,7 @@ def _task(options: TuneOptions, study: str, scratch: Path) -> TuneTask:
         storage=f"sqlite:///{scratch}/{DATABASE}",  # for a script that ends before all is measured
         folder=str(scratch),
         trials=0,
+        rounds=options.rounds,
         steps=options.steps,
         search=search_of(options),
         predict=False,

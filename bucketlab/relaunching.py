@@ -141,6 +141,7 @@ def _led(launches: _Launches, task: TuneTask, first: Profile, tell: Callable[[Bl
         task.study,
         task.trials,
         task.steps,
+        most_rounds=task.rounds,
         settle_steps=0,
     )
     try:

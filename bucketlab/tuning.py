@@ -60,6 +60,7 @@ class TuneOptions(LaunchOptions):
     study: str | None = None
     storage: str | None = None
     trials: int = 40
+    rounds: int = 30  # of the final race, at most
     steps: int | None = None
     predict: bool = True
     choices: Choices = field(default_factory=dict)  # environment variables to search too: see `environments`
@@ -287,6 +288,7 @@ def _task(options: TuneOptions, folder: Path, study: str, storage: str) -> TuneT
         storage=storage,
         folder=str(folder.resolve()),
         trials=options.trials,
+        rounds=options.rounds,
         steps=options.steps,
         search=search_of(options),
         predict=options.predict,

@@ -21,6 +21,13 @@ _STUDY_OPTIONS = [
     click.option("--study", help="Name of the study; one that exists goes on.  [default: one for each command]"),
     click.option("--storage", metavar="URL", help="Where Optuna keeps it.  [default: SQLite in the study's folder]"),
     click.option("--trials", type=click.IntRange(1), default=40, help="Layouts to try.", show_default=True),
+    click.option(
+        "--rounds",
+        type=click.IntRange(12),
+        default=30,
+        help="Rounds of the final race, at most; it takes no more than its interval needs.",
+        show_default=True,
+    ),
     click.option("--steps", type=click.IntRange(50), help="Training steps to spend in a launch, at most."),
     click.option(
         "--no-prediction",
@@ -51,7 +58,7 @@ def study_of(options: dict[str, Any]) -> TuneOptions:
     """What the options of studies said; other commands' own options come on top of it."""
     from bucketlab.tuning import TuneOptions
 
-    names = ("out", "study", "storage", "trials", "steps", "predict", "timeout_seconds")
+    names = ("out", "study", "storage", "trials", "rounds", "steps", "predict", "timeout_seconds")
     return TuneOptions(**{name: options[name] for name in names})
 
 

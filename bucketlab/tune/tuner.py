@@ -54,8 +54,10 @@ _RACE_BLOCK_STEPS = 8
 _FEWEST_ROUNDS, _MOST_ROUNDS = 12, 30
 _TIGHT = 0.0075  # half width of an interval that nobody needs tighter ...
 _TIGHT_SHARE = 0.2  # ... or this part of the speed-up itself
+_TOO_WIDE = 2.0  # times what is wanted: the result says so, and what would help
 _CLEARLY_WORSE = 2.0  # deviations by which the second drops out of the race, from half of it on
 _SHARE_FOR_SEARCH = 0.55  # of a limited number of steps
+_PAIR = 1.5  # variance of a trial's speed-up, of a block's: its own block, and the mean of two neighbours
 _ATTEMPTS = 3  # at a block that comes back without steps or fails with the current setting
 
 
@@ -141,6 +143,7 @@ class Tuner:
         trials: int = 40,
         step_budget: int | None = None,
         *,
+        most_rounds: int = _MOST_ROUNDS,
         settle_steps: int = 2,
         steps_before: int = 0,
         step_ns: float | None = None,
@@ -158,6 +161,7 @@ class Tuner:
             trials: how many layouts the search measures, earlier launches and other processes included; with none, the
                 current setting alone is timed.
             step_budget: steps of this launch, settling included; None: as many as it takes.
+            most_rounds: of the final race, twelve or more; it takes no more than its interval needs.
             settle_steps: that are not measured after a change of buckets.
             steps_before: that this launch has spent already, to measure the job.
             step_ns: how long a step takes, for the length of the first blocks.
@@ -168,6 +172,7 @@ class Tuner:
         self.job, self.search, self.study = job, search, study
         self.space = Space(job, search)
         self.most_trials, self.step_budget, self.settle_steps = trials, step_budget, settle_steps
+        self.most_rounds = most_rounds
         self.steps = steps_before
         self.phase: Literal["search", "narrowing", "final race", "done"] = "search"
         self.reason = "the script ended before the study did"
@@ -617,12 +622,11 @@ class Tuner:
         arms = list(usable.values())
         if not arms:
             return [], 0.0
-        # A pair has the noise of its block and of the mean of two neighbours.
         believed = Beliefs.of(
             np.array([features_of(arm.key.bucket_bytes, self._options_as_numbers(arm)) for arm in arms]),
             np.array([self.space.predicted_gain(arm.key.bucket_bytes) for arm in arms]),
             [arm.gains for arm in arms],
-            math.sqrt(1.5) * self._block_noise(),
+            math.sqrt(_PAIR) * self._block_noise(),
         )
         ranked = sorted(range(len(arms)), key=lambda one: -believed.mean[one])
         ranked[1:] = sorted(ranked[1:], key=lambda one: (-believed.chances[one], -believed.mean[one]))
@@ -656,11 +660,11 @@ class Tuner:
         """For an interval as narrow as wanted, if the race is as noisy as the search was."""
         if not self._finalists:
             return _FEWEST_ROUNDS
-        tight = max(_TIGHT, _TIGHT_SHARE * max(abs(arm.gain) for arm in self._finalists))
+        tight = _tight(max(abs(arm.gain) for arm in self._finalists))
         shorter = self._block_steps("search") / self._block_steps("final race")
         deviation = math.sqrt(2 * shorter) * self._block_noise()
         quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
-        return min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
+        return min(self.most_rounds, max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
 
     def _affords(self, blocks: int, reserve: int = 0) -> bool:
         if self.step_budget is None:
@@ -676,7 +680,7 @@ class Tuner:
             return None
         if self.phase == "done":
             return 0
-        planned = self._planned_rounds or (_FEWEST_ROUNDS + _MOST_ROUNDS) // 2
+        planned = self._planned_rounds or (_FEWEST_ROUNDS + self.most_rounds) // 2
         steps = self._race_steps(max(1, planned - len(self._final)))
         if self.phase == "search":
             steps += max(0, self.most_trials - self._tried()) * self._trial_steps()
@@ -719,8 +723,24 @@ class Tuner:
             how_to_apply=how_to_apply(leader.candidate, self.job) if leader and significant else "keep your setting",
             trials=[self._trial(arm) for arm in sorted(self._arms, key=lambda arm: arm.number)],
             steps=self.steps,
-            notes=[*self.notes, *([self._records.trouble] if self._records.trouble else [])],
+            notes=[
+                *self.notes,
+                *(self._doubts(gain, interval) if gain is not None and interval is not None else []),
+                *([self._records.trouble] if self._records.trouble else []),
+            ],
         )
+
+    def _doubts(self, gain: float, interval: tuple[float, float]) -> list[str]:
+        """Where the race has run all the rounds that it may, and its interval is far wider than wanted."""
+        half = (speedup_of(interval[1]) - speedup_of(interval[0])) / 2
+        if len(self._final) < self.most_rounds or half <= _TOO_WIDE * _tight(gain):
+            return []
+        of_one = NormalDist().inv_cdf(1 - _MISSES / 2) * math.sqrt(_PAIR) * self._block_noise()
+        return [
+            f"this job's steps vary: {len(self._final)} rounds tell a speed-up to ±{100 * half:.1f} % only, one block of "
+            f"a trial to ±{100 * of_one:.0f} %; twice as exact takes four times the rounds, --rounds "
+            f"{4 * self.most_rounds} in a study of another name, or a machine that does nothing else"
+        ]
 
     def _trial(self, arm: _Arm) -> TunedTrial:
         raced = self._gains_of(arm) if arm in self._finalists else []
@@ -740,3 +760,8 @@ class Tuner:
             built_otherwise=arm.built_otherwise,
             after_steps=arm.after_steps,
         )
+
+
+def _tight(gain: float) -> float:
+    """Half the width of an interval that nobody needs tighter, for a speed-up with this logarithm."""
+    return max(_TIGHT, _TIGHT_SHARE * abs(gain))

@@ -146,6 +146,7 @@ class TuneSession(Session):
             self.task.study,
             self.task.trials,
             self.task.steps,
+            most_rounds=self.task.rounds,
             settle_steps=_SETTLE_STEPS_STATIC if static else _SETTLE_STEPS,
             steps_before=self.observer.progress.steps if self.observer.progress else 0,
             step_ns=profile.step.median_ns if profile.step else None,

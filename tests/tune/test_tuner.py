@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -26,6 +27,8 @@ from tests.tune.simulated import (
     tuner_of,
     wide_embedding,
 )
+
+LOUD = Noise(step=0.4, drift=0.1, drift_steps=20)
 
 
 def job(noise: Noise = QUIET, seed: int = 0) -> SimulatedJob:
@@ -279,3 +282,29 @@ def test_what_was_best_elsewhere_is_tried_first_and_alone_where_there_is_one_tri
     tried = {block.candidate for block in all_blocks(tuner, job())}
     assert tried == {CURRENT, start}
     assert tuner.result().best.candidate() == start
+
+
+# ---- where steps vary ------------------------------------------------------------------------------------------
+
+
+def test_a_race_that_cannot_tell_what_is_wanted_says_so_and_what_would_help() -> None:
+    result = tuned(job(LOUD, 3), trials=8)
+    assert result.rounds == 30
+    assert result.ci95 is not None
+    half = (result.ci95[1] - result.ci95[0]) / 2
+    (note,) = [one for one in result.notes if "steps vary" in one]
+    said = re.search(r"to ±([\d.]+) %", note)
+    assert said is not None
+    assert float(said[1]) == pytest.approx(100 * half, abs=0.06)
+    assert "--rounds 120" in note
+    assert not any("steps vary" in one for one in tuned(job(MILD), trials=8).notes)
+
+
+def test_more_rounds_make_the_interval_narrower_where_steps_vary_and_are_not_run_where_they_do_not() -> None:
+    few, many = (tuned(job(LOUD, 3), trials=8, most_rounds=rounds) for rounds in (30, 120))
+    assert few.rounds == 30
+    assert 60 < many.rounds <= 120
+    assert few.ci95 is not None
+    assert many.ci95 is not None
+    assert many.ci95[1] - many.ci95[0] < 0.7 * (few.ci95[1] - few.ci95[0])
+    assert tuned(job(QUIET), trials=8, most_rounds=120).rounds == 12
