@@ -737,8 +737,8 @@ class Tuner:
             return []
         of_one = NormalDist().inv_cdf(1 - _MISSES / 2) * math.sqrt(_PAIR) * self._block_noise()
         return [
-            f"this job's steps vary: {len(self._final)} rounds tell a speed-up to ±{100 * half:.1f} % only, one block of "
-            f"a trial to ±{100 * of_one:.0f} %; twice as exact takes four times the rounds, --rounds "
+            f"this job's steps vary: {len(self._final)} rounds tell a speed-up to ±{100 * half:.1f} % only, one block "
+            f"of a trial to ±{100 * of_one:.0f} %; twice as exact takes four times the rounds, --rounds "
             f"{4 * self.most_rounds} in a study of another name, or a machine that does nothing else"
         ]
 
