@@ -71,25 +71,12 @@ def tuning_figures(wanted: Wanted) -> list[Figure]:
 
 
 def tuning_figures_of(cases: Sequence[tuning.Case]) -> list[Figure]:
-    losses = [tuning.loss(case)[0] for case in cases]
+    known = [case for case in cases if tuning.is_known(case)]
+    losses = [tuning.loss(case)[0] for case in known]
     of = f"{len(cases)} studies" if len(cases) > 1 else "one study"
     shares = [case.tuning_seconds / (case.launch_seconds * tuning.LAUNCHES) for case in cases]
-    found = [steps for case in cases if (steps := tuning.found_after(case)) is not None]
+    found = [steps for case in known if (steps := tuning.found_after(case)) is not None]
     figures = [
-        Figure(
-            name=f"step with the setting found, {of}",
-            value=1 + statistics.median(losses),
-            unit="",
-            ratio=1 + statistics.median(losses),
-            over="the step with the grid's best",
-            samples=len(cases),
-        ),
-        Figure(
-            name=f"within 1 % of the best, {of}",
-            value=100 * statistics.mean(one <= 0.01 for one in losses),
-            unit="%",
-            samples=len(cases),
-        ),
         Figure(
             name=f"wall time, {of}",
             value=statistics.median(case.tuning_seconds for case in cases),
@@ -103,6 +90,24 @@ def tuning_figures_of(cases: Sequence[tuning.Case]) -> list[Figure]:
             value=100 * statistics.median(case.tuning.own_share or 0 for case in cases),
             unit="%",
             samples=len(cases),
+        ),
+    ]
+    if not known:
+        return figures
+    figures[:0] = [
+        Figure(
+            name=f"step with the setting found, {of}",
+            value=1 + statistics.median(losses),
+            unit="",
+            ratio=1 + statistics.median(losses),
+            over="the step with the grid's best",
+            samples=len(known),
+        ),
+        Figure(
+            name=f"within 1 % of the best, {of}",
+            value=100 * statistics.mean(one <= 0.01 for one in losses),
+            unit="%",
+            samples=len(known),
         ),
     ]
     if found:

@@ -7,7 +7,8 @@ Needs root on Linux. One job runs under `bucketlab run --autotune --trials 40`; 
 every layout that the study tried, in place, in rounds, each in another order. A layout leaves once it is worse than
 the best by more than 1 % and two standard errors; the one that the study recommends stays. That goes on until each
 difference of those that stay is known to a standard error of 0.3 %, or the time is up. This is the grid which the
-setting found is held against: the tuner's own samples say nothing about how good its choice was.
+setting found is held against: the tuner's own samples say nothing about how good its choice was. Nor does a grid that
+the time allowed only a few rounds: of many layouts its best is the luckiest.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _NEAR = 0.01
 _CLEARLY = 2.0  # standard errors
 _KNOWN = 0.003
 _GRID_SECONDS = 300
+_FEWEST_ROUNDS = 6  # of the grid, for a best to speak of
 LAUNCHES = 40
 
 
@@ -68,20 +70,20 @@ class Case(msgspec.Struct, kw_only=True):
 # ---- measuring --------------------------------------------------------------------------------------------------
 
 
-def measure(folder: Path, rates: list[int], models: list[str], predicted: bool) -> None:
+def measure(folder: Path, rates: list[int], models: list[str], predicted: bool, seconds: int = _GRID_SECONDS) -> None:
     if (reason := reason_unavailable()) is not None:
         sys.exit(f"no hosts to be had: {reason}")
     folder.mkdir(parents=True, exist_ok=True)
     for rate in rates:
         for model in models:
             name = f"{model}-{rate}" + ("" if predicted else "-no-prediction")
-            _run(folder / name, model, rate, predicted)
+            _run(folder / name, model, rate, predicted, seconds)
             print(_line(_case(folder / name)), flush=True)
 
 
-def _run(folder: Path, model: str, rate_mbit: int, predicted: bool) -> None:
+def _run(folder: Path, model: str, rate_mbit: int, predicted: bool, seconds: int) -> None:
     folder.mkdir()
-    script = ["-m", "bench.tuning", "train", str(folder.resolve()), "--models", model]
+    script = ["-m", "bench.tuning", "train", str(folder.resolve()), "--models", model, "--grid-seconds", str(seconds)]
     options = ["--trials", str(_TRIALS), "--study", "bench", *([] if predicted else ["--no-prediction"])]
     with network(2, mbit_per_s=rate_mbit) as hosts:
         began = time.time()
@@ -123,7 +125,7 @@ def _launch(folder: Path, hosts: Any, command: Any, script: list[str]) -> None:
         sys.exit(f"a launch failed; see {folder}")
 
 
-def train(folder: Path, name: str, steps: int | None) -> None:
+def train(folder: Path, name: str, steps: int | None, seconds: int) -> None:
     """What each rank does: a plain training script; once it has been tuned, the grid."""
     import torch
     import torch.distributed as dist
@@ -152,10 +154,10 @@ def train(folder: Path, name: str, steps: int | None) -> None:
     order = random.Random(name)
     staying = list(range(len(arms)))
     began = time.monotonic()
-    while not rank_0(time.monotonic() - began > _GRID_SECONDS):
+    while not rank_0(time.monotonic() - began > seconds):
         if len(arms[chosen].step_ns) >= _ALL_ROUNDS:
             staying = rank_0(_near(arms, chosen))
-            if rank_0(_is_known(arms, chosen)):
+            if len(arms[chosen].step_ns) >= _FEWEST_ROUNDS and rank_0(_is_known(arms, chosen)):
                 break
         timed_steps = _TIMED_STEPS_OF_FEW if len(staying) <= _FEW else _TIMED_STEPS
         in_turn = [arms[one] for one in staying]
@@ -244,12 +246,17 @@ def report(folder: Path) -> None:
         sys.exit(f"{folder} holds no case.json: measure first")
     for case in cases:
         print(_line(case))
-    within = [loss(case)[0] <= _NEAR for case in cases]
+    within = [loss(case)[0] <= _NEAR for case in cases if is_known(case)]
     print(f"within 1 % of the grid's best: {sum(within)} of {len(within)} studies")
 
 
 def _case(folder: Path) -> Case:
     return msgspec.json.decode((folder / "case.json").read_bytes(), type=Case)
+
+
+def is_known(case: Case) -> bool:
+    """Whether the grid can tell how near to the best of it the recommended setting is."""
+    return len(case.grid[_index_of_chosen(case.grid, case.tuning)].step_ns) >= _FEWEST_ROUNDS
 
 
 def loss(case: Case) -> tuple[float, float]:
@@ -277,12 +284,17 @@ def _line(case: Case) -> str:
         else (f"{tuning.speedup:+.1%} [{tuning.ci95[0]:+.1%}, {tuning.ci95[1]:+.1%}]")
     )
     longer, error = loss(case)
+    near = (
+        f"{longer:.1%} (standard error {error:.1%}) from the best of {len(case.grid)} layouts"
+        if is_known(case)
+        else f"how near to the best of {len(case.grid)} layouts is not known"
+    )
+    found = f"such a setting first tried after {found_after(case)} steps; " if is_known(case) else ""
     launches = case.launch_seconds * LAUNCHES
     return (
         f"{case.model} at {case.mbit_per_s} Mbit/s{'' if case.predicted else ', no prediction'}: "
         f"{'takes' if tuning.significant else 'keeps'} {chosen.bucket_cap_mb or chosen.bucket_cap_mb_list} MiB, "
-        f"measured {speedup}; {longer:.1%} (standard error {error:.1%}) from the best of {len(case.grid)} layouts "
-        f"({rounds[0]} to {rounds[-1]} rounds); such a setting first tried after {found_after(case)} steps; "
+        f"measured {speedup}; {near} ({rounds[0]} to {rounds[-1]} rounds); {found}"
         f"{tuning.steps} steps, {case.tuning_seconds:.0f} s against {launches:.0f} s of {LAUNCHES} launches "
         f"({case.tuning_seconds / launches:.2f}); own work {tuning.own_share or 0:.1%} of the time"
     )
@@ -295,15 +307,16 @@ def main() -> None:
     parser.add_argument("--mbit-per-s", type=int, nargs="+", default=RATES_MBIT)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--no-prediction", action="store_true")
+    parser.add_argument("--grid-seconds", type=int, default=_GRID_SECONDS, help="for every layout again, at most")
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()
     match options.action:
         case "measure":
-            measure(options.folder, options.mbit_per_s, options.models, not options.no_prediction)
+            measure(options.folder, options.mbit_per_s, options.models, not options.no_prediction, options.grid_seconds)
         case "report":
             report(options.folder)
         case _:
-            train(options.folder, options.models[0], options.steps)
+            train(options.folder, options.models[0], options.steps, options.grid_seconds)
 
 
 if __name__ == "__main__":
