@@ -17,6 +17,7 @@ import torch.distributed as dist
 from bench.figures import Figure, Wanted
 from bucketlab.analysis import analyze_trace
 from bucketlab.analysis.profile import build_profile
+from bucketlab.schema.analysis import RankAnalysis
 from bucketlab.schema.profile import Memory
 from bucketlab.schema.rank import RankReport, RunFacts, TimedStep
 from bucketlab.trace.kineto import read_trace
@@ -75,7 +76,7 @@ def main() -> None:
     print(f"profile built {cost.built_s:.2f} s; {cost.peak_mib:.0f} MiB at most")
 
 
-def _report(rank: int, analysis: object) -> RankReport:
+def _report(rank: int, analysis: RankAnalysis) -> RankReport:
     step = TimedStep(wall_ns=10**8, input_ns=10**6, forward_ns=4 * 10**7, backward_ns=5 * 10**7, regular=True)
     return RankReport(
         rank=rank,
