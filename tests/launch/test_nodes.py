@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from bucketlab.errors import BadInput, WorkFailed
 from bucketlab.launch.command import Job
 from bucketlab.launch.nodes import Nodes, _place, check, count_of, meeting
+from tests.ports import free_port
 
 
 def job(rank: int, port: int = 29500, **options: str) -> Job:
@@ -17,14 +17,9 @@ def job(rank: int, port: int = 29500, **options: str) -> Job:
     return Job(("train.py",), options=tuple(given.items()))
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("leader", [0, 1])
 def test_every_launch_is_heard_on_the_other_node_in_order_wherever_the_leader_is(leader: int) -> None:
-    port = free_port() - 1
+    port = free_port()
     launches = [{}, {"A": "1"}, {}, {"A": "2", "B": "x y"}]
 
     def lead() -> None:
@@ -45,11 +40,10 @@ def test_every_launch_is_heard_on_the_other_node_in_order_wherever_the_leader_is
 
 def test_a_leader_that_is_gone_is_told_from_one_that_takes_its_time() -> None:
     dist = pytest.importorskip("torch.distributed")
-    port = free_port()
-    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    nodes = Nodes(dist.TCPStore("127.0.0.1", port, is_master=False), 2, is_host=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    nodes = Nodes(dist.TCPStore("127.0.0.1", store.port, is_master=False), 2, is_host=False)
     del store
-    with pytest.raises(WorkFailed, match="the command on rank 0's node ended"):
+    with pytest.raises(WorkFailed, match="the command that has rank 0 ended"):
         next(nodes.heard())
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench import topologies
 from bench.topologies import ALGORITHMS, RankResult, measure
 from bucketlab.link.testbed import reason_unavailable
+from tests.ports import free_port
 
 needs_hosts = pytest.mark.skipif(reason_unavailable() is not None, reason=f"no hosts to be had: {reason_unavailable()}")
 MIB = 2**20
@@ -30,7 +32,10 @@ def check_volume(results: list[RankResult]) -> None:
             assert exchanged.received_bytes == pytest.approx(float(received), abs=uneven)
 
 
-def test_three_ranks_on_one_host_average_as_ddp_does_and_send_what_the_formulas_say() -> None:
+def test_three_ranks_on_one_host_average_as_ddp_does_and_send_what_the_formulas_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topologies, "PORT", free_port())  # the benchmark's own is one and the same
     results = measure(3, mbit_per_s=None, mebibytes=1, repetitions=2)
     check_gradients(results)
     check_volume(results)

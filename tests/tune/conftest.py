@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import optuna
 import pytest
+
+from tests.ports import free_port
 
 PASSWORD = "s3cret@/word"
 
@@ -32,8 +33,7 @@ def postgresql_server() -> Iterator[str]:
         shutil.chown(folder, user)
     password = folder / "password"
     password.write_text(PASSWORD + "\n")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def run(*command: str) -> None:
         subprocess.run(command, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=120)
