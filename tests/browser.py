@@ -40,24 +40,35 @@ class Browser:
         self._pending = b""
         self._next = 0
         self._session: str | None = None
+        self._loaded: set[str] = set()  # documents, by what the browser calls their loaders
         self.complaints: list[str] = []
         self.requests: list[str] = []
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._ask(f"{domain}.enable")
+        self._ask("Page.setLifecycleEventsEnabled", enabled=True)
+        self._ask("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def open(self, address: str) -> None:
         """Loads a page and waits for its load event."""
+        self._load("about:blank")  # a page that is left may go on asking for things until it is gone
         self.complaints.clear()
         self.requests.clear()
-        self._loaded = False
+        self._load(address)
+
+    def _load(self, address: str) -> None:
         answer = self._ask("Page.navigate", url=address)
         assert not answer.get("errorText"), answer
         deadline = time.monotonic() + _ANSWER_SECONDS
-        while not self._loaded:
+        while answer["loaderId"] not in self._loaded:
             assert time.monotonic() < deadline, f"{address} did not load"
             self._take(self._message(deadline))
+
+    def as_new(self) -> None:
+        """Window, theme and wishes as every test finds them, whatever one before it has left."""
+        self.window(1280, 800)
+        self._ask("Emulation.setEmulatedMedia", features=[])
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page; awaits promises. A throw of the page's fails the test."""
@@ -65,7 +76,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait_for(self, expression: str, seconds: float = 60.0) -> Any:
+    def wait_for(self, expression: str, seconds: float = _ANSWER_SECONDS) -> Any:
         """Until the expression is truthy; its value then."""
         deadline = time.monotonic() + seconds
         while not (value := self.evaluate(expression)):
@@ -88,6 +99,11 @@ class Browser:
         self._ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
         )
+        self.wait_for(f"innerWidth === {width} && innerHeight === {height}")
+
+    def drawn(self) -> None:
+        """Until the page has seen its size and drawn itself anew."""
+        self.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
 
     def theme(self, scheme: str) -> None:
         """`scheme`: light or dark, as the system would ask for it."""
@@ -129,8 +145,9 @@ class Browser:
 
     def _take(self, event: dict[str, Any]) -> None:
         method, parameters = event.get("method"), event.get("params", {})
-        if method == "Page.loadEventFired":
-            self._loaded = True
+        if method == "Page.lifecycleEvent":
+            if parameters["name"] == "load":
+                self._loaded.add(parameters["loaderId"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
         elif method == "Runtime.exceptionThrown":
@@ -187,7 +204,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         os.close(answers)
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)
+            process.wait(timeout=30)
         if process.poll() is None:
             process.kill()
             process.wait()

@@ -40,11 +40,11 @@ def address(folder: Path) -> Iterator[str]:
         yield _address(log)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def _address(log: Path) -> str:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while time.monotonic() < deadline:
         for word in log.read_text().split():
             if word.startswith(("http://127.0.0.1:", "http://localhost:")):
@@ -55,10 +55,10 @@ def _address(log: Path) -> str:
 
 def _ask(address: str, path: str) -> object:
     """Waits for the plugin, which reads the folder in the background."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 150
     while True:
         try:
-            with urllib.request.urlopen(f"{address}/{_PLUGIN}/{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"{address}/{_PLUGIN}/{path}", timeout=60) as answer:
                 document = json.loads(answer.read())
         except urllib.error.HTTPError as error:
             document = f"{error.code}: {error.read()[:200]!r}"

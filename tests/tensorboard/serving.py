@@ -18,7 +18,7 @@ def tensorboard(logdir: Path) -> Iterator[str]:
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 150
         while not (found := [word for word in log.read_text().split() if word.startswith("http://")]):
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.2)
@@ -26,7 +26,7 @@ def tensorboard(logdir: Path) -> Iterator[str]:
     finally:
         children = _children(process.pid)
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
     assert not [pid for pid in children if _lives_on(pid)]  # torch-tb-profiler's plugin starts processes
 
 
@@ -40,7 +40,15 @@ def _children(pid: int) -> list[int]:
 
 
 def _lives_on(pid: int) -> bool:
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while (lives := _lives(pid)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return Path(f"/proc/{pid}").exists()
+    return lives
+
+
+def _lives(pid: int) -> bool:
+    """One that has ended may stay in the list for ever, where nobody asks how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

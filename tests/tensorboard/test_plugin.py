@@ -41,7 +41,7 @@ def _installed() -> None:
         pytest.skip("bucketlab is not installed as a package, so TensorBoard cannot find its plugin: pip install -e .")
 
 
-def _in_tab(browser: Browser, expression: str, seconds: float = 60) -> object:
+def _in_tab(browser: Browser, expression: str, seconds: float = 120) -> object:
     """The expression's value once it is truthy, `tab` being the document of the tab's frame."""
     return browser.wait_for(f"(() => {{ {_FIND_TAB} return tab && ({expression}); }})()", seconds)
 

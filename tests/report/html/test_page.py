@@ -203,6 +203,7 @@ def test_buckets_can_be_read_with_the_keyboard_and_with_the_mouse(chromium: Brow
     profile = profiles.exposed()
     _open(chromium, _with_prediction(profile), tmp_path)
     chromium.window(1366, 900)
+    chromium.drawn()
     chromium.evaluate("document.querySelector('canvas').focus()")
     chromium.key("ArrowRight")
     chromium.key("ArrowRight")
@@ -227,7 +228,7 @@ def test_buckets_can_be_read_with_the_keyboard_and_with_the_mouse(chromium: Brow
     assert first.end_ns is not None
     x = box["left"] + chromium.evaluate(f"bucketlab.pixelOf({(first.start_ns + first.end_ns) / 2})")
     chromium.mouse("mouseMoved", x, box["top"] + 85)
-    tip = chromium.evaluate(
+    tip = chromium.wait_for(
         "(() => { const one = document.querySelector('.tip'); return one.hidden ? '' : one.textContent; })()"
     )
     assert tip.startswith("Bucket 0")
@@ -269,9 +270,13 @@ def test_commands_have_a_button_that_copies_them(chromium: Browser, tmp_path: Pa
     chromium.allow_clipboard()
     chromium.evaluate("document.querySelector('#commands').scrollIntoView({block: 'center'})")
     box = chromium.evaluate("document.querySelector('#commands button.copy').getBoundingClientRect().toJSON()")
+    chromium.evaluate(  # the button says for a moment only that it has copied
+        "(() => { const one = document.querySelector('#commands button.copy'); window.said = [];"
+        "new MutationObserver(() => window.said.push(one.textContent)).observe(one, {childList: true}); })()"
+    )
     for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
         chromium.mouse(kind, box["left"] + 5, box["top"] + 5)
-    chromium.wait_for("document.querySelector('#commands button.copy').textContent === 'Copied'")
+    chromium.wait_for("window.said.includes('Copied')")
     assert chromium.evaluate("navigator.clipboard.readText()") == commands[0]
 
 
