@@ -215,21 +215,28 @@ def test_backward_ends_no_earlier_than_the_last_bucket_comes(alone: None) -> Non
 
 def test_transfers_run_beside_the_backward_pass(alone: None) -> None:
     module = trained()
-    first = module.module[0]
+    others = len(ddp.layout(module)) - 1
     with emulated(module, curve=LinkCurve.straight(1000, 1000.0)) as emulation:
+
+        def wait_for_the_others(_: Tensor) -> None:
+            deadline = time.monotonic() + 60
+            while len(emulation.newest_transfers()) < others and time.monotonic() < deadline:
+                time.sleep(0.001)
+
         # The input's side of the network is the last to get its gradients.
-        handle = first.weight.register_hook(lambda _: time.sleep(0.3))
+        handle = module.module[0].weight.register_hook(wait_for_the_others)
         backward(module)
         handle.remove()
         *before, last = emulation.newest_transfers()
+    assert len(before) == others > 1
     assert all(one.completed_ns is not None and one.completed_ns < last.ready_ns for one in before)
 
 
 def test_two_at_a_time_run_side_by_side_and_may_overtake(alone: None) -> None:
     module = trained()
-    with emulated(module, concurrency=2) as emulation:
-        for _ in range(3):
-            backward(module)
+    # As slow as that, the next bucket is ready long before the one before it is over.
+    with emulated(module, curve=LinkCurve.straight(100_000_000, 0.05), concurrency=2) as emulation:
+        backward(module)
         transfers = emulation.newest_transfers()
     ordered = sorted(transfers, key=lambda one: one.number)
     assert any(
