@@ -179,7 +179,7 @@ def _make(
     buckets, communication_end_ns = replay(cap_mb)
     compute_end_ns = forward_ns + backward_ns
     wall_ns = max(compute_end_ns, communication_end_ns) + optimizer_ns
-    communication_ns = sum(b.end_ns - b.start_ns for b in buckets)  # type: ignore[operator]
+    communication_ns = sum((b.end_ns or 0) - (b.start_ns or 0) for b in buckets)
     overlap_ns = sum(b.overlap_ns or 0 for b in buckets)
     compute_ns = (forward_ms + backward_ms + optimizer_ms) * MS
     busy_ns = compute_ns + communication_ns - overlap_ns
