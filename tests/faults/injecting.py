@@ -44,8 +44,16 @@ class Injection:
                 self.last |= {one.rank: one for one in read_progress(control) if one.rank >= 0}
         return self.last
 
+    def wait_until_it_trains(self, ranks: int = 2) -> dict[int, Progress]:
+        """Until so many ranks do, in whatever phase: from then on it is known what this launch must not leave."""
+        wait_until(lambda: len(self.look()) >= ranks, self._still_runs)
+        return self.last
+
     def wait_for(self, phase: str, steps: int = 0, ranks: int = 2) -> dict[int, Progress]:
-        """Until so many ranks are in the phase and have made so many steps of it."""
+        """Until so many ranks are in the phase and have made so many steps of it.
+
+        For phases that last for seconds, or in which `held` holds the job: a shorter one could pass unseen.
+        """
 
         def there() -> bool:
             now = self.look().values()
@@ -76,7 +84,7 @@ class Injection:
             raise AssertionError(f"it ended too early:\n{self.process.communicate()[1][-2000:]}")
         return True
 
-    def ended(self, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def ended(self, timeout: float = 250) -> subprocess.CompletedProcess[str]:
         """Waits for the command's end, and claims that it left no process and no temporary file behind."""
         output, errors = self.process.communicate(timeout=timeout)
         assert not self.processes(), "processes are left"
@@ -93,12 +101,23 @@ def begun(*arguments: str | Path, cwd: Path, environment: Mapping[str, str] | No
     return Injection(process, str(cwd))
 
 
+@contextmanager
+def held(folder: Path, step: int) -> Iterator[dict[str, str]]:
+    """Variables with which rank 1 of tests/scripts/faulty.py waits before this step, until the end of the block."""
+    here = folder / "held"
+    here.touch()
+    try:
+        yield {"FAULT": f"waits@{step}", "FAULTY_WHILE": str(here)}
+    finally:
+        here.unlink()
+
+
 def marked(mark: str) -> dict[str, str]:
     return {_MARK: mark}
 
 
 def wait_until(
-    holds: Callable[[], bool], still_possible: Callable[[], bool] = lambda: True, seconds: float = 90
+    holds: Callable[[], bool], still_possible: Callable[[], bool] = lambda: True, seconds: float = 240
 ) -> None:
     deadline = time.monotonic() + seconds
     while not holds():

@@ -12,9 +12,10 @@ import pytest
 
 from bucketlab.runs import load_profile
 from tests.commands import SCRIPTS, bucketlab, last_line
-from tests.faults.injecting import Injection, begun, file_system, make_read_only, wait_until
+from tests.faults.injecting import Injection, begun, file_system, held, make_read_only, wait_until
+from tests.tune.jobs import finished_trials
 
-PLAIN = SCRIPTS / "plain.py"
+PLAIN, FAULTY = SCRIPTS / "plain.py", SCRIPTS / "faulty.py"
 LONG = {"STEPS": "100000"}
 
 
@@ -79,10 +80,13 @@ def test_a_disk_that_fills_up_while_trials_are_measured_leaves_a_whole_database(
 
 
 def _killed_in_a_trial(job: Injection) -> bool:
-    """Kills rank 1 if a trial's setting is in force: it is stopped, so that this stays so."""
-    os.kill(job.last[1].pid, signal.SIGSTOP)
+    """Kills rank 1 if a trial's setting is in force: both ranks are stopped, so that this stays so."""
+    ranks = [job.last[rank].pid for rank in range(2)]
+    for pid in ranks:
+        os.kill(pid, signal.SIGSTOP)
     in_a_trial = job.wait_for_study("search").in_force is not None
-    os.kill(job.last[1].pid, signal.SIGKILL if in_a_trial else signal.SIGCONT)
+    os.kill(ranks[1], signal.SIGKILL if in_a_trial else signal.SIGCONT)
+    os.kill(ranks[0], signal.SIGCONT)
     return in_a_trial
 
 
@@ -129,9 +133,10 @@ def test_a_file_system_that_becomes_read_only_is_said_and_earlier_runs_stay(tmp_
         earlier.parent.mkdir(parents=True)
         earlier.write_text("{}")
         options = ["--steps", "20", "--out", str(fixed / "traces")]
-        job = begun("profile", *options, PLAIN, cwd=tmp_path, environment=LONG)
-        job.wait_for("timing")
-        make_read_only(fixed)
+        with held(tmp_path, step=15) as here:
+            job = begun("profile", *options, FAULTY, cwd=tmp_path, environment={**LONG, **here})
+            job.wait_for("timing")
+            make_read_only(fixed)
         done = job.ended()
         assert earlier.read_text() == "{}"
         assert [path for path in (fixed / "traces").rglob("*") if path.is_file()] == [earlier]
@@ -154,8 +159,9 @@ def test_a_study_on_a_file_system_that_becomes_read_only_tells_at_least_what_it_
         options = ["--trials", "4", "--study", "one", "--out", str(fixed)]
         job = begun("tune", *options, PLAIN, cwd=tmp_path, environment=LONG)
         job.wait_for_study("search", trials=2)
+        wait_until(lambda: len(finished_trials(f"sqlite:///{fixed}/one/study.db")) >= 2)  # a thread writes them
         make_read_only(fixed)
-        done = job.ended(timeout=200)
+        done = job.ended()
         with closing(sqlite3.connect(f"file:{fixed}/one/study.db?immutable=1", uri=True)) as database:
             assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
             assert database.execute("select count(*) from trials where state = 'COMPLETE'").fetchone()[0] >= 2
@@ -179,7 +185,7 @@ def test_a_training_whose_study_cannot_be_written_ends_as_it_would_have(tmp_path
         job = begun("run", *options, PLAIN, cwd=tmp_path, environment={"STEPS": "4000", "DUMP": str(tmp_path)})
         job.wait_for_study("search")
         make_read_only(fixed)
-        done = job.ended(timeout=200)
+        done = job.ended()
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Read-only file system" in last_line(done) and "ran to its own end" in last_line(done)
     assert len(list(tmp_path.glob("rank*.json"))) == 2  # which the script writes at its end
@@ -199,7 +205,7 @@ def test_a_trial_that_cannot_be_blamed_any_more_ends_the_study_with_both_causes(
         job.wait_for_study("search", trials=2)
         make_read_only(fixed)
         wait_until(lambda: _killed_in_a_trial(job))
-        done = job.ended(timeout=200)
+        done = job.ended()
         with closing(sqlite3.connect(f"file:{fixed}/one/study.db?immutable=1", uri=True)) as database:
             assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
     assert done.returncode == 1

@@ -70,8 +70,8 @@ def _phase_at_the_end(job: Injection) -> str:
 
 @pytest.mark.fault("ranks", "kill -9, link", command="profile", outcome=NO_RUN.format(WHO))
 def test_a_rank_killed_while_the_link_is_measured_is_named(tmp_path: Path) -> None:
-    job = begun("profile", SCRIPTS / "plain.py", cwd=tmp_path, environment=LONG)
-    os.kill(job.wait_for("link")[1].pid, signal.SIGKILL)
+    job = begun("profile", FAULTY, cwd=tmp_path, environment={**LONG, "FAULT": "killed@inside:_measure_link"})
+    job.wait_until_it_trains()
     done = job.ended()
     assert done.returncode == 1
     assert "rank 1" in last_line(done) and "SIGKILL" in last_line(done)
@@ -80,8 +80,9 @@ def test_a_rank_killed_while_the_link_is_measured_is_named(tmp_path: Path) -> No
 
 @pytest.mark.fault("ranks", "segmentation fault, link", command="tune", outcome=AT_ONCE)
 def test_a_rank_killed_before_the_first_trial_ends_the_study_at_once(tmp_path: Path) -> None:
-    job = begun("tune", "--trials", "2", SCRIPTS / "plain.py", cwd=tmp_path, environment=LONG)
-    os.kill(job.wait_for("link")[1].pid, signal.SIGSEGV)
+    environment = {**LONG, "FAULT": "segfault@inside:_measure_link"}
+    job = begun("tune", "--trials", "2", FAULTY, cwd=tmp_path, environment=environment)
+    job.wait_until_it_trains()
     done = job.ended()
     assert done.returncode == 1
     assert "rank 1" in last_line(done) and "SIGSEGV" in last_line(done)
@@ -97,10 +98,10 @@ def test_a_rank_killed_before_the_first_trial_ends_the_study_at_once(tmp_path: P
 @pytest.mark.long
 def test_a_hang_at_the_same_step_in_two_launches_is_the_scripts(tmp_path: Path) -> None:
     environment = {**LONG, "FAULT": "hangs@90"}
-    job = begun("tune", "--timeout", "10", "--trials", "9", FAULTY, cwd=tmp_path, environment=environment)
+    job = begun("tune", "--timeout", "20", "--trials", "9", FAULTY, cwd=tmp_path, environment=environment)
     done = job.ended()
     assert done.returncode == 1
-    assert "made no step for 10 s" in last_line(done)
+    assert "made no step for 20 s" in last_line(done)
     assert "in two launches at the same step" in last_line(done)
     assert done.stderr.count("launched again") == 1
     assert "--- rank 1 ---" in done.stderr
@@ -146,7 +147,7 @@ def test_a_rank_that_dies_while_the_run_is_written_leaves_no_run(
     before = _a_run_from_before(tmp_path)
     environment = {**LONG, "FAULT": fault, "FAULTY_RANK": str(rank)}
     job = begun("profile", "--steps", "20", FAULTY, cwd=tmp_path, environment=environment)
-    job.wait_for("timing")
+    job.wait_until_it_trains()
     done = job.ended()
     assert done.returncode == 1
     for word in words:
@@ -172,7 +173,7 @@ def _a_run_from_before(folder: Path) -> dict[Path, bytes]:
 def test_a_rank_that_dies_after_the_run_was_written_loses_none_of_it(tmp_path: Path) -> None:
     environment = {**LONG, "FAULT": "killed@event:.end.tmp", "FAULTY_RANK": "0"}
     job = begun("profile", "--steps", "20", FAULTY, cwd=tmp_path, environment=environment)
-    job.wait_for("timing")
+    job.wait_until_it_trains()
     done = job.ended()
     assert done.returncode == 1
     [folder] = (tmp_path / "traces").iterdir()
@@ -215,7 +216,7 @@ def test_a_rank_that_dies_once_costs_a_study_one_launch(how: str, stage: str, tm
     job.wait_for_study(stage)
     before = _measured(tmp_path)
     now.touch()
-    done = job.ended(timeout=200)
+    done = job.ended()
     _goes_on_to_its_result(done, tmp_path, before)
     [again] = [line for line in done.stderr.splitlines() if "launched again" in line]
     for word in MANNERS[how][1]:
@@ -269,7 +270,7 @@ def test_a_rank_that_dies_in_what_is_ours_costs_a_study_one_launch_too(how: str,
     job.wait_for_study("search")
     before = _measured(tmp_path)
     now.touch()
-    done = job.ended(timeout=200)
+    done = job.ended()
     _goes_on_to_its_result(done, tmp_path, before)
     [again] = [line for line in done.stderr.splitlines() if "launched again" in line]
     for word in MANNERS[how][1]:
@@ -304,7 +305,7 @@ def test_a_rank_killed_while_the_result_is_written_costs_a_launch_and_no_steps(t
     job = begun("tune", *ONE_STUDY, FAULTY, cwd=tmp_path, environment=environment)
     job.wait_for_study("final race")
     before = _measured(tmp_path)
-    result = _goes_on_to_its_result(job.ended(timeout=200), tmp_path, before)
+    result = _goes_on_to_its_result(job.ended(), tmp_path, before)
     assert len(_measured(tmp_path)) == 4  # with the script's own setting
     assert not [trial for trial in result.trials if trial.failure]
 
@@ -337,7 +338,7 @@ def test_a_rank_killed_after_its_study_is_not_taken_for_one_of_another_node(tmp_
 )
 def test_a_killed_torchrun_is_named_and_its_ranks_end(tmp_path: Path) -> None:
     job = begun("profile", SCRIPTS / "plain.py", cwd=tmp_path, environment=LONG)
-    job.wait_for("warm-up")
+    job.wait_until_it_trains()
     os.kill(job.launcher(), signal.SIGKILL)
     done = job.ended()
     assert done.returncode == 1
@@ -355,7 +356,7 @@ def test_a_killed_torchrun_costs_a_study_one_launch_and_no_setting(stage: str, t
     job.wait_for_study(stage)
     before = _measured(tmp_path)
     os.kill(job.launcher(), signal.SIGKILL)
-    done = job.ended(timeout=200)
+    done = job.ended()
     result = _goes_on_to_its_result(done, tmp_path, before)
     assert not [trial for trial in result.trials if trial.failure]
     [again] = [line for line in done.stderr.splitlines() if "launched again" in line]

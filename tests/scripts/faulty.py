@@ -1,6 +1,7 @@
 """An ordinary training in which one rank, rank 1 unless FAULTY_RANK says another, meets a fault: FAULT is `how@when`.
 
-`how` is killed, segfault, raises, memory (as much as there is nowhere), exits, leaves (os._exit) or hangs. `when` is
+`how` is killed, segfault, raises, memory (as much as there is nowhere), exits, leaves (os._exit), hangs, or waits, as
+long as there is the file FAULTY_WHILE. `when` is
 
     90              the beginning of that step
     any             the beginning of a step
@@ -49,6 +50,10 @@ def meet(fault: str) -> None:
         os._exit(0)
     if fault == "hangs":
         time.sleep(10**8)
+    if fault == "waits":
+        while Path(os.environ["FAULTY_WHILE"]).exists():
+            time.sleep(0.01)
+        return
     raise AssertionError(f"no such fault: {fault}")
 
 
