@@ -24,7 +24,7 @@ from bucketlab.link.testbed import Host, network
 from bucketlab.link.testbed import reason_unavailable as no_hosts
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
-_START_SECONDS = 30
+_START_SECONDS = 120
 
 _SLURM_CONF = """
 ClusterName=test
