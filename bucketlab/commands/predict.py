@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from bucketlab.commands.common import json_option, print_json, runs_option
-from bucketlab.errors import BadInput, WorkFailed
+from bucketlab.errors import BadInput
 
 
 @click.command()
@@ -92,7 +92,7 @@ def predict(
         return
     prediction = predicted(profile)
     if prediction is None:
-        raise WorkFailed("; ".join(unsayable(profile)) + ". Profile the script again, with all its phases.")
+        raise BadInput("; ".join(unsayable(profile)) + ". Profile the script again, with all its phases.")
     if as_json:
         print_json(prediction)
         return
