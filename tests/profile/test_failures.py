@@ -6,13 +6,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.commands import SCRIPTS, bucketlab, last_line, start
+from tests.commands import SCRIPTS, bucketlab, last_line
+from tests.faults.injecting import begun, wait_until
+
+ENDLESS = {"STEPS": "1000000"}
 
 
 def _nothing_left(folder: Path) -> bool:
@@ -60,13 +61,14 @@ def test_the_scripts_own_traceback_is_shown_and_none_of_ours(tmp_path: Path) -> 
     outcome="exit code 1 after --timeout, with the stack of each rank; no process and no run is left",
 )
 def test_a_hang_ends_with_the_stack_of_each_rank(tmp_path: Path) -> None:
-    done = bucketlab("profile", "--timeout", "6", SCRIPTS / "hangs.py", cwd=tmp_path)
+    job = begun("profile", "--timeout", "20", SCRIPTS / "hangs.py", cwd=tmp_path)
+    job.wait_until_it_trains()
+    done = job.ended()
     assert done.returncode == 1
-    assert "made no step for 6 s after step 9" in last_line(done)
+    assert "made no step for 20 s after step 9" in last_line(done)
     assert "--- rank 0 ---" in done.stderr and "--- rank 1 ---" in done.stderr
     assert "hangs.py" in done.stderr.split("--- rank 1 ---")[1]
     assert _nothing_left(tmp_path)
-    assert not _processes_with("hangs.py")
 
 
 @pytest.mark.parametrize(
@@ -147,16 +149,13 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_profile_stops_the_job_and_keeps_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    endless = {"STEPS": "1000000"}
-    process = start("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path, environment=endless)
-    _wait_for_ranks("slow_input.py", 2)
-    time.sleep(1)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "interrupted" in errors.splitlines()[-1]
+    job = begun("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path, environment=ENDLESS)
+    job.wait_until_it_trains()
+    job.process.send_signal(number)
+    done = job.ended()
+    assert done.returncode == 1
+    assert "interrupted" in done.stderr.splitlines()[-1]
     assert _nothing_left(tmp_path)
-    assert not _processes_with("slow_input.py")
 
 
 @pytest.mark.fault(
@@ -166,41 +165,15 @@ def test_an_interrupted_profile_stops_the_job_and_keeps_nothing(number: signal.S
     outcome="the ranks end with it",
 )
 def test_ranks_do_not_outlive_a_killed_profile(tmp_path: Path) -> None:
-    process = start("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path)
-    _wait_for_ranks("slow_input.py", 2)
-    process.kill()
-    process.wait(timeout=10)
-    deadline = time.monotonic() + 60
-    while _processes_with("slow_input.py") and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not _processes_with("slow_input.py")
+    job = begun("profile", "--steps", "100000", SCRIPTS / "slow_input.py", cwd=tmp_path, environment=ENDLESS)
+    job.wait_until_it_trains()
+    job.process.kill()
+    job.process.wait()
+    wait_until(lambda: not job.processes())
 
 
 def _with(folder: Path) -> str:
     return os.pathsep.join([str(folder), str(Path(__file__).parents[2])])
-
-
-def _wait_for_ranks(name: str, ranks: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if sum("torch.distributed.run" not in line for line in _processes_with(name)) >= ranks + 1:
-            return  # the command itself is one of them
-        time.sleep(0.1)
-    raise AssertionError("the job did not start")
-
-
-def _processes_with(name: str) -> list[str]:
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if name in line and Path(sys.executable).name.split(".")[0] in line:
-            found.append(line)
-    return found
 
 
 @pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this host has InfiniBand")
