@@ -33,6 +33,20 @@ bucket_cap_mb = {{ low = 0.25, high = 4 }}
 
 def kill_all(root: int) -> None:
     """The command, torchrun and the ranks at once, as a lost machine would."""
+    stopped: set[int] = set()
+    while new := _family(root) - stopped:  # one that is stopped starts no other
+        _signal(new, signal.SIGSTOP)
+        stopped |= new
+    _signal(stopped, signal.SIGKILL)
+
+
+def _signal(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # came to its end just now
+            os.kill(pid, number)
+
+
+def _family(root: int) -> set[int]:
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -42,8 +56,7 @@ def kill_all(root: int) -> None:
     family = {root}
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
-    for pid in family:
-        os.kill(pid, signal.SIGKILL)
+    return family
 
 
 def finished_trials(storage: str) -> list[tuple[int, float]]:

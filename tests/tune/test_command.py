@@ -17,6 +17,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
 from tests.commands import SCRIPTS, bucketlab, profiled, start
+from tests.faults.injecting import begun
 from tests.tune.jobs import LONG, finished_trials, kill_all
 
 PLAIN = SCRIPTS / "plain.py"
@@ -104,13 +105,17 @@ def test_without_a_script_and_without_a_profile_it_says_what_to_do(tmp_path: Pat
 
 
 def test_a_script_that_ends_early_is_launched_again_and_the_study_goes_on(tmp_path: Path) -> None:
-    done = bucketlab("tune", "--json", "--trials", "2", PLAIN, cwd=tmp_path, environment={"STEPS": "1000"})
+    now = tmp_path / "now"
+    job = begun("tune", "--json", "--trials", "2", SCRIPTS / "ends_when_told.py", now, cwd=tmp_path, environment=LONG)
+    job.wait_for_study("final race")
+    now.touch()
+    done = job.ended()
     assert done.returncode == 0, done.stderr[-4000:]
     result = msgspec.json.decode(done.stdout, type=Tuning)
     assert len([trial for trial in result.trials if not trial.is_current]) == 2
     assert result.finished
     assert result.rounds >= 12
-    assert done.stderr.count("launched again: the script ended before the study did") >= 1
+    assert done.stderr.count("launched again: the script ended before the study did") == 1
 
 
 @pytest.mark.fault(
@@ -169,12 +174,11 @@ def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) ->
     command = ["tune", "--json", "--trials", "6", "--study", "killed", PLAIN]
     storage = f"sqlite:///{tmp_path}/sweeps/killed/study.db"
     process = start(*command, cwd=tmp_path, environment=LONG)
-    while len(finished_trials(storage)) < 3:
+    while len(before := finished_trials(storage)) < 3:
         assert process.poll() is None
         time.sleep(0.2)
     kill_all(process.pid)
     process.wait()
-    before = finished_trials(storage)
     result = tuned(*command[2:], cwd=tmp_path)
     after = finished_trials(storage)
     assert after[: len(before)] == before
