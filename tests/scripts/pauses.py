@@ -10,6 +10,8 @@ Each epoch of 83 samples ends with a batch of three, and the loader starts anew.
     tail        the small batch
     restart     the sampler makes its order
     rebuild     DDP has a new reducer, in its first two steps
+
+Says how long a step was that took as long as one with a pause and had none: the machine had other things to do.
 """
 
 from __future__ import annotations
@@ -43,10 +45,22 @@ class Order(Sampler[int]):
 
 
 def pause_for(*possible: str, only_on: int | None = None) -> None:
-    if reason not in possible or only_on not in (None, rank):
+    global paused
+    if reason not in possible:
+        return
+    paused = 2  # in this step, and on the other rank in the next
+    if only_on not in (None, rank):
         return
     print(f"rank {rank} pauses: {reason}", flush=True)
     time.sleep(PAUSE_SECONDS)
+
+
+def optimizer_stepped() -> None:
+    global paused, began
+    now = time.perf_counter()
+    if not paused and now - began > 0.9 * PAUSE_SECONDS:
+        print(f"rank {rank} stalls: {now - began:.3f} s", flush=True)
+    began, paused = now, max(0, paused - 1)
 
 
 def new_reducers() -> Iterator[bool]:
@@ -60,6 +74,8 @@ def new_reducers() -> Iterator[bool]:
 
 
 reason = ""
+paused = 0  # steps, from this one on, that a pause shows in
+began = time.perf_counter()
 rank = start()
 model = DistributedDataParallel(network())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -88,6 +104,7 @@ for next_reason in itertools.cycle(sys.argv[1:]):
         if half_way:
             pause_for("log", only_on=0)
         scaler.step(optimizer)
+        optimizer_stepped()
         scaler.update()
         if half_way:
             pause_for("checkpoint", only_on=1)
