@@ -26,6 +26,6 @@ for step in range(STEPS):
     inputs, targets = batch(step)
     optimizer.zero_grad()
     F.mse_loss(model(inputs), targets).backward()
-    time.sleep(0.01 if pace == "fast" else 0.03)
+    time.sleep(0.0 if pace == "fast" else 0.04)
     optimizer.step()
 finish()

@@ -21,6 +21,8 @@ from bucketlab.tune.launched import SUFFIX, LaunchRecords
 from tests.commands import SCRIPTS, bucketlab, last_line, start
 from tests.tune.jobs import LONG, check_step_times, kill_all, paced_sweep
 
+pytestmark = pytest.mark.timeout(900)  # what all share are four launches and more
+
 PACED = SCRIPTS / "paced.py"
 SWEEP = paced_sweep('PACE = ["fast", "none"]\nPACE_OF = ["us"]')
 
