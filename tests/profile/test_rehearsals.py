@@ -43,7 +43,7 @@ def test_each_rehearsed_layout_is_what_ddp_would_make_and_none_comes_twice(rehea
         buckets, _ = dist._compute_bucket_assignment_by_size(gradients, [one.cap_bytes])
         assert one.bucket_bytes == [sum(gradients[at].nbytes for at in bucket) for bucket in buckets]
         assert one.steps >= 4
-        assert profile.forward_ns is not None and profile.forward_ns < one.compute_ns < one.end_ns
+        assert 0 < one.compute_ns < one.end_ns
 
 
 def test_the_last_rank_has_a_bucket_no_earlier_than_rank_0(rehearsed) -> None:

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(reason_unavailable() is not None, reason=f"no ho
 
 
 def test_two_nodes_are_profiled_and_only_the_first_holds_the_report(tmp_path: Path) -> None:
-    with network(2, mbit_per_s=1000) as hosts:
+    mbit_per_s = 200  # so slow that it is the link that takes the time, on a busy machine too
+    with network(2, mbit_per_s=mbit_per_s) as hosts:
         nodes = []
         for index, host in enumerate(hosts):
             folder = tmp_path / host.name
@@ -26,7 +27,7 @@ def test_two_nodes_are_profiled_and_only_the_first_holds_the_report(tmp_path: Pa
                 *(sys.executable, "-m", "bucketlab", "profile", "--json"),
                 *("--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1"),
                 *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts[0].address}:29500", "--rdzv-id", "two"),
-                str(SCRIPTS / "embedding_larger_than_cap.py"),
+                str(SCRIPTS / "plain.py"),
             ]
             environment = {**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONPATH": str(ROOT)}
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -40,9 +41,9 @@ def test_two_nodes_are_profiled_and_only_the_first_holds_the_report(tmp_path: Pa
     assert profile["nodes"] == 2
     assert {rank["host"] for rank in profile["ranks"]} == {host.name for host in hosts}
     assert "across 2 hosts" in profile["link"]["what"]
-    # Gradients of 31 MB at 1 Gbit/s take a quarter of a second each way; loopback would take a few milliseconds.
+    # Gradients of 2 MB at 200 Mbit/s take nearly a tenth of a second each way; loopback would take a few milliseconds.
     largest = max(profile["link"]["points"], key=lambda point: point["bytes"])
-    assert 0.05 < largest["bus_gb_s"] < 0.2
+    assert 0.4 < largest["bus_gb_s"] / (mbit_per_s * 1e6 / 8 / 1e9) < 1.6
     traces = {host.name: sorted((tmp_path / host.name / "traces").rglob("*.pt.trace.json.gz")) for host in hosts}
     assert [len(found) for found in traces.values()] == [1, 1]  # each rank's trace stays where it was recorded
     elsewhere = next(index for index, (output, _) in enumerate(outputs) if not output.strip())

@@ -1,4 +1,4 @@
-"""Waits for its data: each sample takes 5 ms to load, a batch of four far longer than the step on it."""
+"""Waits for its data: each sample takes 15 ms to load, a batch of four far longer than the step on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SlowDisk(Dataset[tuple[Tensor, Tensor]]):
         return STEPS * 4
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        time.sleep(0.005)
+        time.sleep(0.015)
         inputs, targets = batch(index, size=1)
         return inputs[0], targets[0]
 
