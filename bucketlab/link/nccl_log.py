@@ -9,6 +9,7 @@ NVIDIA/nccl) stands in tests/link/test_nccl_log.py, beside a log of each minor r
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -63,6 +64,17 @@ class Line(msgspec.Struct, frozen=True):
         return f"{self.source}:{self.number}: {self.text}"
 
 
+class Communicator(msgspec.Struct, kw_only=True):
+    """One rank's end of a communicator."""
+
+    rank: int
+    ranks: int
+    cuda_device: int
+    bus_id: str
+    nodes: int | None = None  # told from 2.20 on
+    complete: bool = False
+
+
 class Device(msgspec.Struct, kw_only=True, frozen=True):
     """An adapter or interface that NCCL found usable; `layer` is "IB", "RoCE" or "" for sockets."""
 
@@ -74,12 +86,23 @@ class Device(msgspec.Struct, kw_only=True, frozen=True):
 class Connection(msgspec.Struct, kw_only=True):
     """One end of one channel from one rank to another, as this process set it up."""
 
+    channel: int
+    source_rank: int
+    target_rank: int
     via: str  # in NCCL's words: "P2P/CUMEM/read", "SHM/direct/direct", "NET/IB/0/GDRDMA"
+    direction: str  # "send" or "receive" over a network, else ""
     line: Line
     path: PathName = "p2p"
     network: str = ""  # "IB", "Socket" or a plugin's name
     device: int | None = None  # index into the network's devices
     gpu_direct: bool = False  # the adapter reads and writes the GPU's memory itself
+
+
+class Tree(msgspec.Struct, kw_only=True):
+    """This rank's place in the tree of one channel."""
+
+    up: int | None
+    down: list[int]
 
 
 class NcclLog(msgspec.Struct, kw_only=True):
@@ -89,14 +112,22 @@ class NcclLog(msgspec.Struct, kw_only=True):
     host: str = ""
     pid: int = 0
     version: str = ""
-    ranks: int = 0  # of the largest communicator
+    communicators: list[Communicator] = []
+    networks: list[str] = []  # of "Using network ..."
     devices: list[Device] = []
     connections: list[Connection] = []
+    rings: dict[int, list[int]] = {}  # channel -> ranks in order; rank 0 logs them, of many ranks only the first
+    neighbours: dict[int, tuple[int, int, int]] = {}  # channel -> ring's previous rank, this rank, next rank
+    trees: dict[int, Tree] = {}
     channels: int = 0
     nvls_channels: int = 0
     nvls_line: Line | None = None
+    nvls_supported: bool | None = None
     graph_types: list[str] = []  # worst kind of hop in the rings inside the host: "NVL", "PIX", "PHB", "SYS", ...
+    choices: dict[str, int] = {}  # "Ring/Simple" -> collectives; only with NCCL_DEBUG_SUBSYS=TUNING
+    environment: dict[str, str] = {}
     reasons: list[Line] = []  # lines that tell why a faster path was not taken
+    warnings: list[Line] = []
 
 
 class UsedPath(msgspec.Struct, kw_only=True):
@@ -107,6 +138,7 @@ class UsedPath(msgspec.Struct, kw_only=True):
     via: list[str]  # without device numbers: "P2P/CUMEM", "NET/IB"
     devices: list[str]
     gpu_direct: int  # connections of these with GPU Direct RDMA
+    first: Line
 
 
 class Used(msgspec.Struct, kw_only=True):
@@ -118,6 +150,9 @@ class Used(msgspec.Struct, kw_only=True):
     paths: list[UsedPath]
     channels: int
     nvls_channels: int
+    rings: dict[int, list[int]]
+    warnings: list[Line]
+    reasons: list[Line]
 
 
 class Contradiction(msgspec.Struct, kw_only=True):
@@ -189,7 +224,7 @@ def parse(text: str, source: str) -> list[NcclLog]:
         reader = readers.setdefault((host, pid), _Reader(NcclLog(source=source, host=host, pid=pid)))
         if found:
             reader.log.version = version
-        reader.read(Line(source, number, head["text"].rstrip()))
+        reader.read(head["level"], Line(source, number, head["text"].rstrip()))
     logs = [reader.finished() for reader in readers.values()]
     for log in logs:
         log.version = log.version or version  # in a job's output one rank tells it for all
@@ -197,7 +232,7 @@ def parse(text: str, source: str) -> list[NcclLog]:
 
 
 def what_was_used(logs: Sequence[NcclLog]) -> Used:
-    """The paths and channels of a job's logs. Without logs, or with none of NCCL's, there are no paths."""
+    """The paths, channels and warnings of a job's logs. Without logs, or with none of NCCL's, there are no paths."""
     return joined([_used_by(log) for log in logs])
 
 
@@ -213,6 +248,9 @@ def joined(parts: Sequence[Used]) -> Used:
         paths=sorted((_joined_path(many) for many in by_path.values()), key=lambda one: -one.connections),
         channels=max((part.channels for part in parts), default=0),
         nvls_channels=max((part.nvls_channels for part in parts), default=0),
+        rings=next((part.rings for part in parts if part.rings), {}),
+        warnings=[line for part in parts for line in part.warnings],
+        reasons=[line for part in parts for line in part.reasons],
     )
 
 
@@ -284,10 +322,13 @@ def _used_by(log: NcclLog) -> Used:
     return Used(
         versions=[log.version] if log.version else [],
         hosts=[log.host] if log.host else [],
-        ranks=log.ranks,
+        ranks=max((one.ranks for one in log.communicators), default=0),
         paths=[_used_path(path, many, log) for path, many in by_path.items()],
         channels=log.channels,
         nvls_channels=log.nvls_channels,
+        rings=log.rings,
+        warnings=log.warnings,
+        reasons=log.reasons,
     )
 
 
@@ -299,6 +340,7 @@ def _used_path(path: PathName, many: Sequence[Connection], log: NcclLog) -> Used
         via=_distinct("/".join(one.via.split("/")[:2]) for one in many),
         devices=_distinct(device.name for device in devices if device is not None),
         gpu_direct=sum(one.gpu_direct for one in many),
+        first=many[0].line,
     )
 
 
@@ -309,6 +351,7 @@ def _joined_path(many: Sequence[UsedPath]) -> UsedPath:
         via=_distinct(via for one in many for via in one.via),
         devices=_distinct(device for one in many for device in one.devices),
         gpu_direct=sum(one.gpu_direct for one in many),
+        first=many[0].first,
     )
 
 
@@ -329,28 +372,41 @@ def _distinct(names: Iterable[Name]) -> list[Name]:
 # Releases from 2.26 on put a time in front of warnings, 2.28 the function behind file and line.
 _HEAD = re.compile(
     r"(?:(?P<host>[^\s:>|]+):(?P<pid>\d+):\d+ )?(?:\[-?\d+\] )?(?:\S+:\d+ (?:\(\w+\) )?)?"
-    r"NCCL (?:INFO|WARN) (?P<text>.*)"
+    r"NCCL (?P<level>INFO|WARN) (?P<text>.*)"
 )
 _VERSION = re.compile(r"\bR?NCCL version (?P<version>\d+\.\d+(?:\.\d+)*)")
 _CHANNEL = re.compile(
-    r"Channel \d+(?:/\d+)? : \d+\[[0-9a-f]+\] -> \d+\[[0-9a-f]+\] (?:\[(?:send|receive)\] )?"
-    r"via (?P<via>(?:P2P|SHM|NET)/.+)"
+    r"Channel (?P<channel>\d+)(?:/\d+)? : (?P<source>\d+)\[[0-9a-f]+\] -> (?P<target>\d+)\[[0-9a-f]+\] "
+    r"(?:\[(?P<direction>send|receive)\] )?via (?P<via>(?:P2P|SHM|NET)/.+)"
 )
-_COLLNET = re.compile(r"CollNet \d+/\d+ : \d+ \[(?:send|receive)\] via (?P<via>COLLNET/.+)")
+_COLLNET = re.compile(
+    r"CollNet (?P<channel>\d+)/\d+ : (?P<rank>\d+) \[(?P<direction>send|receive)\] via (?P<via>COLLNET/.+)"
+)
 # Device, and where a send goes through another rank's adapter (PXN) that rank in parentheses.
 _NETWORK = re.compile(r"(?:NET|COLLNET)/(?P<network>.+?)/(?P<device>\d+)(?:\(\d+\))?(?P<flags>/.*)?$")
 _COMMUNICATOR = re.compile(
-    r"comm 0x[0-9a-f]+ rank \d+ nranks (?P<ranks>\d+) cudaDev \d+ .*?busId [0-9a-f]+.*- Init (?:START|COMPLETE)"
+    r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<ranks>\d+) cudaDev (?P<device>\d+) .*?"
+    r"busId (?P<bus>[0-9a-f]+).*- Init (?P<state>START|COMPLETE)"
 )
+_NODES = re.compile(r"comm (?P<comm>0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (?P<nodes>\d+) ")
 _COUNTS = re.compile(
     r"(?P<coll>\d+) coll channels, (?:\d+ collnet channels, )?(?:(?P<nvls>\d+) nvls channels, )?\d+ p2p channels"
 )
+_RING = re.compile(r"Channel (?P<channel>\d+)/\d+ :(?P<ranks>(?:\s+\d+)+)\s*$")
+_NEIGHBOURS = re.compile(r"Ring (?P<channel>\d+) : (?P<before>\d+) -> (?P<rank>\d+) -> (?P<after>\d+)$")
+_TREE = re.compile(r"\[(\d+)\] (-?\d+(?:/-?\d+)*)->(-?\d+)->(-?\d+)")
 _USING = re.compile(r"NET/(?P<network>IB|Socket) : Using (?P<devices>.*)")
 # Adapters that 2.19 to 2.22 merged into one stand in braces: "[0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB}".
 _LISTED = re.compile(r"\[\d+\](?:=\{(?P<merged>[^}]*)\}|(?P<name>[^\s\[\]{}]+))")
 _LAYER = re.compile(r"(?P<name>[^\s:,]+):\d+/(?P<layer>IB|RoCE)")
 _GRAPH = re.compile(r"Pattern (?P<pattern>\d+), crossNic .* type (?P<inside>\w+)/\w+, sameChannels")
 _RING_PATTERN = "4"  # NCCL_TOPO_PATTERN_RING in src/include/graph.h
+_SET = re.compile(r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*?)\.?$")
+_NVLS = re.compile(r"NVLS multicast support is (?P<no>not )?available")
+_CHOICE = re.compile(r"\d+ Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)")
+# Numbers until 2.23, names since; src/include/nccl_common.h and device.h.
+_ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+_PROTOCOLS = ("LL", "LL128", "Simple")
 
 _NVLINK_HOPS = ("NVL", "NVB")
 
@@ -368,29 +424,43 @@ class _Reader:
 
     def __init__(self, log: NcclLog) -> None:
         self.log = log
+        self._communicators: dict[str, Communicator] = {}
         self._topology = False
         self._nvlink = False
 
-    def read(self, line: Line) -> None:
+    def read(self, level: str, line: Line) -> None:
+        if level == "WARN":
+            self.log.warnings.append(line)
         if _TELL_WHY.search(line.text) and line.text not in [told.text for told in self.log.reasons]:
             self.log.reasons.append(line)
-        for handle in (self._connection, self._communicator, self._channels, self._devices, self._topology_line):
+        for handle in (self._connection, self._communicator, self._shape, self._network, self._topology_line):
             if handle(line):
                 return
+        self._setting(line)
 
     def finished(self) -> NcclLog:
-        for one in self.log.connections:
+        log = self.log
+        log.communicators = list(self._communicators.values())
+        for one in log.connections:
             one.path = self._path(one)
-        return self.log
+        return log
 
     def _connection(self, line: Line) -> bool:
-        one = _CHANNEL.match(line.text) or _COLLNET.match(line.text)
-        if one is None:
+        found = _CHANNEL.match(line.text)
+        collnet = None if found else _COLLNET.match(line.text)
+        if not found and not collnet:
             return False
+        one = found or collnet
+        assert one is not None
+        rank = one["source"] if found else one["rank"]
         network = _NETWORK.match(one["via"])
         self.log.connections.append(
             Connection(
+                channel=int(one["channel"]),
+                source_rank=int(rank),
+                target_rank=int(one["target"] if found else rank),
                 via=one["via"],
+                direction=one["direction"] or "",
                 line=line,
                 network=network["network"] if network else "",
                 device=int(network["device"]) if network else None,
@@ -402,27 +472,56 @@ class _Reader:
     def _communicator(self, line: Line) -> bool:
         found = _COMMUNICATOR.search(line.text)
         if found:
-            self.log.ranks = max(self.log.ranks, int(found["ranks"]))
-        return found is not None
+            one = Communicator(
+                rank=int(found["rank"]),
+                ranks=int(found["ranks"]),
+                cuda_device=int(found["device"]),
+                bus_id=found["bus"],
+            )
+            one = self._communicators.setdefault(found["comm"], one)
+            one.complete = found["state"] == "COMPLETE"
+            return True
+        nodes = _NODES.search(line.text)
+        if nodes and nodes["comm"] in self._communicators:
+            self._communicators[nodes["comm"]].nodes = int(nodes["nodes"])
+        return nodes is not None
 
-    def _channels(self, line: Line) -> bool:
-        """How many there are: of several communicators, those of the largest."""
-        log, counts = self.log, _COUNTS.match(line.text)
-        if counts is None:
+    def _shape(self, line: Line) -> bool:
+        """Rings, trees and how many channels there are: of several communicators, those of the largest."""
+        log, text = self.log, line.text
+        counts, ring, beside = _COUNTS.match(text), _RING.match(text), _NEIGHBOURS.match(text)
+        if counts:
+            log.channels = max(log.channels, int(counts["coll"]))
+            if int(counts["nvls"] or 0) > log.nvls_channels:
+                log.nvls_channels, log.nvls_line = int(counts["nvls"]), line
+        elif ring:
+            ranks = [int(rank) for rank in ring["ranks"].split()]
+            if len(ranks) >= len(log.rings.get(int(ring["channel"]), [])):
+                log.rings[int(ring["channel"])] = ranks
+        elif beside:
+            log.neighbours[int(beside["channel"])] = (int(beside["before"]), int(beside["rank"]), int(beside["after"]))
+        elif text.startswith("Trees "):
+            for channel, down, _, up in _TREE.findall(text):
+                below = [int(rank) for rank in down.split("/") if int(rank) >= 0]
+                log.trees[int(channel)] = Tree(up=int(up) if int(up) >= 0 else None, down=below)
+        else:
             return False
-        log.channels = max(log.channels, int(counts["coll"]))
-        if int(counts["nvls"] or 0) > log.nvls_channels:
-            log.nvls_channels, log.nvls_line = int(counts["nvls"]), line
         return True
 
-    def _devices(self, line: Line) -> bool:
+    def _network(self, line: Line) -> bool:
         using = _USING.match(line.text)
-        if using is None:
-            return False
-        found = [_listed(using["network"], one["merged"] or one["name"]) for one in _LISTED.finditer(using["devices"])]
-        others = [device for device in self.log.devices if device.network != using["network"]]
-        self.log.devices = others + found
-        return True
+        if using:
+            found = [
+                _listed(using["network"], one["merged"] or one["name"]) for one in _LISTED.finditer(using["devices"])
+            ]
+            others = [device for device in self.log.devices if device.network != using["network"]]
+            self.log.devices = others + found
+            return True
+        if line.text.startswith("Using network "):
+            name = line.text.removeprefix("Using network ").strip()
+            self.log.networks = _distinct([*self.log.networks, name])
+            return True
+        return False
 
     def _topology_line(self, line: Line) -> bool:
         log, text = self.log, line.text
@@ -438,6 +537,17 @@ class _Reader:
             self._nvlink = True
             return True
         return False
+
+    def _setting(self, line: Line) -> None:
+        log, text = self.log, line.text
+        setting, nvls, choice = _SET.match(text), _NVLS.match(text), _CHOICE.search(text)
+        if setting:
+            log.environment[setting["name"]] = setting["value"]
+        elif nvls:
+            log.nvls_supported = nvls["no"] is None
+        elif choice:
+            name = f"{_named(choice['algorithm'], _ALGORITHMS)}/{_named(choice['protocol'], _PROTOCOLS)}"
+            log.choices = dict(Counter(log.choices) + Counter({name: 1}))
 
     def _path(self, one: Connection) -> PathName:
         transport = one.via.partition("/")[0]
@@ -478,3 +588,9 @@ def _listed(network: str, text: str) -> Device:
         name="+".join(one["name"] for one in adapters),
         layer=layers.pop() if len(layers) == 1 else "",
     )
+
+
+def _named(word: str, names: Sequence[str]) -> str:
+    if word.isdigit():
+        return names[int(word)] if int(word) < len(names) else word
+    return next((name for name in names if name.replace("_", "").lower() == word.replace("_", "").lower()), word)

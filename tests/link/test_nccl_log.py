@@ -16,6 +16,7 @@ nvidia-nccl-cu12 on PyPI (2.17.1, 2.18.3, 2.19.3, 2.20.5, 2.21.5, 2.22.3, 2.24.3
 - the split off Init lines and their timings (2.21, 2.22): NVIDIA/nccl issues 1412, 1538, 1504
 - adapters that 2.20 to 2.23 merged, in braces: src/transport/net_ib.cc of those releases
 - NVLS, MNNVL fabric lines, IBext_v8 and SHARP (2.24.3): NVIDIA/nccl issue 1584; 2.25.1: issue 1637
+- "-> Algo 1 proto 2 time" and "-> Algo RING proto LL channel": NVIDIA/nccl issue 1595, src/enqueue.cc at 2.24
 - "/GDRDMA(PCI)/Shared" and the proxy's rank in parentheses (PXN), 2.26 on: src/transport/net.cc
 - "Initialized NET plugin", "Assigned NET plugin" (2.27 on): NVIDIA/nccl issues 1804 (2.27.6), 1925 (2.28)
 - times in front of warnings and the function behind file and line: src/debug.cc, NCCL user guide, "Logging"
@@ -87,16 +88,40 @@ def test_all_of_the_releases_from_2_17_to_2_28_have_a_log():
     }  # fmt: skip
 
 
-def test_each_process_has_its_own_log_with_the_number_of_ranks():
-    told = [(log.host, log.pid, log.ranks) for log in _logs("nvlink-2.17.1")]
-    assert told == [("amber-1", 4100, 2), ("amber-1", 4101, 2)]
+def test_each_process_has_its_own_log_with_its_rank_and_device():
+    logs = _logs("nvlink-2.17.1")
+    told = [(log.host, log.pid, [(one.rank, one.ranks, one.cuda_device, one.bus_id) for one in log.communicators])
+            for log in logs]  # fmt: skip
+    assert told == [("amber-1", 4100, [(0, 2, 0, "7000")]), ("amber-1", 4101, [(1, 2, 1, "b000")])]
+    assert all(one.complete for log in logs for one in log.communicators)
 
 
-def test_a_line_has_the_number_that_it_has_in_its_file():
-    for name in ("sockets-2.18.3", "sockets-2.27.5", "mnnvl-2.28.9"):
-        lines = (LOGS / f"{name}.log").read_text().split("\n")
-        for one in _logs(name)[0].connections:
-            assert lines[one.line.number - 1].endswith(one.line.text)
+def test_a_communicator_that_never_came_up_is_not_complete():
+    (log,) = _logs("sockets-2.27.5")
+    assert [(one.ranks, one.complete) for one in log.communicators] == [(4, False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"), [("merged-roce-2.22.3", 2), ("nvls-2.24.3", 1), ("mnnvl-2.28.9", 1), ("pcie-2.19.3", None)]
+)
+def test_the_number_of_nodes_is_known_where_nccl_tells_it(name, nodes):
+    assert _logs(name)[0].communicators[0].nodes == nodes
+
+
+def test_rings_and_trees_are_those_that_nccl_built():
+    (log,) = _logs("merged-roce-2.22.3")
+    assert log.rings == {0: [0, 1, 2, 3], 1: [0, 3, 2, 1]}
+    first, second = _logs("nvlink-2.17.1")
+    assert first.neighbours == {0: (1, 0, 1)}
+    assert (first.trees[0].up, first.trees[0].down) == (None, [1])
+    assert (second.trees[0].up, second.trees[0].down) == (0, [])
+    assert _logs("nvls-2.24.3")[0].trees[1].down == [1, 2, 3]
+
+
+def test_of_several_communicators_the_largest_ones_ring_is_kept():
+    large, small = "h:1:2 [0] NCCL INFO Channel 00/02 : 0 1 2 3", "h:1:2 [0] NCCL INFO Channel 00/02 : 0 1"
+    for text in (f"{large}\n{small}", f"{small}\n{large}"):
+        assert parse(text, "x")[0].rings == {0: [0, 1, 2, 3]}
 
 
 def test_adapters_are_known_also_when_sockets_are_listed_after_them():
@@ -109,6 +134,14 @@ h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0"""
 def test_channels_are_counted_with_and_without_a_count_for_collnet():
     assert [(log.channels, log.nvls_channels) for log in _logs("nvlink-2.17.1")] == [(2, 0), (2, 0)]
     assert [(log.channels, log.nvls_channels) for log in _logs("nvls-2.24.3")] == [(24, 16)]
+
+
+@pytest.mark.parametrize(
+    ("name", "supported"),
+    [("nvls-2.24.3", True), ("mnnvl-2.28.9", True), ("sockets-2.18.3", False), ("pcie-2.19.3", None)],
+)
+def test_support_for_nvls_is_told(name, supported):
+    assert _logs(name)[0].nvls_supported is supported
 
 
 def test_merged_adapters_count_as_one_and_keep_the_numbering_right():
@@ -124,6 +157,22 @@ def test_merged_adapters_count_as_one_and_keep_the_numbering_right():
 def test_the_interface_that_sockets_took_is_named():
     used = what_was_used(_logs("sockets-2.27.5"))
     assert next(one.devices for one in used.paths if one.path == "sockets") == ["ib0"]
+
+
+def test_algorithms_have_the_same_names_whether_logged_by_number_or_by_name():
+    assert _logs("shared-memory-2.20.5")[0].choices == {"Ring/Simple": 1, "Tree/LL": 1}
+    assert _logs("nvls-2.24.3")[0].choices == {"NVLS/Simple": 2, "Ring/LL": 1}
+
+
+def test_warnings_are_kept_with_their_line_whatever_stands_before_them():
+    (old,) = _logs("sockets-2.18.3")[0].warnings
+    (timed,) = _logs("sockets-2.27.5")[0].warnings
+    (with_function,) = _logs("mnnvl-2.28.9")[0].warnings
+    assert old.text.startswith("NET/Socket : peer 198.51.100.6")
+    assert timed.text.startswith("socketProgress: Connection closed")
+    assert with_function.text.startswith("socketPollConnect: connect to")
+    for line, name in ((old, "sockets-2.18.3"), (timed, "sockets-2.27.5"), (with_function, "mnnvl-2.28.9")):
+        assert (LOGS / f"{name}.log").read_text().split("\n")[line.number - 1].endswith(line.text)
 
 
 def test_infiniband_wanted_and_sockets_used_is_shown_with_the_line_and_the_cause():
@@ -198,8 +247,8 @@ def test_ranks_of_one_job_in_one_text_are_taken_apart_however_they_are_interleav
     lines = (LOGS / "nvlink-2.17.1.log").read_text().split("\n")
     by_process = sorted(lines, key=lambda line: ":4101:" in line)
     apart, mixed = parse("\n".join(by_process), "x"), parse("\n".join(lines), "x")
-    assert [(log.pid, len(log.connections), log.ranks) for log in apart] == [
-        (log.pid, len(log.connections), log.ranks) for log in mixed
+    assert [(log.pid, len(log.connections), log.rings, log.trees) for log in apart] == [
+        (log.pid, len(log.connections), log.rings, log.trees) for log in mixed
     ]
 
 
