@@ -16,6 +16,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from bucketlab import units
+
 # GRAPH tells NVLink from PCIe; TUNING and COLL would log every collective and so change what is measured.
 _SUBSYSTEMS = "INIT,ENV,NET,GRAPH"
 _LONGEST = 2**26  # characters of a log; one of a process on 1,000 ranks has a few million
@@ -150,7 +152,8 @@ class Used(msgspec.Struct, kw_only=True):
     paths: list[UsedPath]
     channels: int
     nvls_channels: int
-    rings: dict[int, list[int]]
+    rings: dict[int, list[int]]  # channel -> ranks in order
+    trees: int  # channels that have one
     warnings: list[Line]
     reasons: list[Line]
 
@@ -249,6 +252,7 @@ def joined(parts: Sequence[Used]) -> Used:
         channels=max((part.channels for part in parts), default=0),
         nvls_channels=max((part.nvls_channels for part in parts), default=0),
         rings=next((part.rings for part in parts if part.rings), {}),
+        trees=max((part.trees for part in parts), default=0),
         warnings=[line for part in parts for line in part.warnings],
         reasons=[line for part in parts for line in part.reasons],
     )
@@ -301,10 +305,11 @@ def in_words(used: Used) -> str:
     if not used.paths:
         return "NCCL's log shows no connection between ranks"
     paths = ", ".join(f"{_SHOWN[one.path]} ({_details(one)})" for one in used.paths)
-    nvls = f", {used.nvls_channels} NVLS channels" if used.nvls_channels else ""
+    shapes = [(len(used.rings), "ring"), (used.trees, "tree"), (used.nvls_channels, "NVLS channel")]
+    counts = [units.counted(number, what) for number, what in [(used.channels, "channel"), *shapes] if number]
     version = f"NCCL {'/'.join(used.versions)}, " if used.versions else ""
     hosts = f" on {len(used.hosts)} hosts" if len(used.hosts) > 1 else ""
-    return f"{version}{used.ranks} ranks{hosts}: {paths}; {used.channels} channels{nvls}"
+    return f"{version}{used.ranks} ranks{hosts}: {paths}; {', '.join(counts) or 'no channels told'}"
 
 
 def _details(one: UsedPath) -> str:
@@ -327,6 +332,7 @@ def _used_by(log: NcclLog) -> Used:
         channels=log.channels,
         nvls_channels=log.nvls_channels,
         rings=log.rings,
+        trees=len(log.trees),
         warnings=log.warnings,
         reasons=log.reasons,
     )

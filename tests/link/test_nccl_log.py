@@ -261,8 +261,10 @@ def test_one_line_tells_a_whole_job():
     told = in_words(what_was_used(_logs("merged-roce-2.22.3")))
     assert told == (
         "NCCL 2.22.3, 4 ranks: RoCE (NET/IB, mlx5_0+mlx5_1, GPU Direct), NVLink (P2P/CUMEM), "
-        "InfiniBand (NET/IB, mlx5_4, no GPU Direct); 2 channels"
+        "InfiniBand (NET/IB, mlx5_4, no GPU Direct); 2 channels, 2 rings"
     )
+    told = in_words(what_was_used(_logs("nvls-2.24.3")))
+    assert told.endswith("; 24 channels, 1 ring, 2 trees, 16 NVLS channels")
 
 
 def test_what_ranks_tell_of_themselves_joins_to_what_all_logs_tell():
