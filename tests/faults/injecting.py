@@ -149,7 +149,9 @@ def make_read_only(folder: Path) -> None:
     if not subprocess.run(["mount", "-o", "remount,ro", str(folder)], capture_output=True).returncode:
         return
     subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+    remount = ["mount", "-o", "remount,bind,ro", str(folder)]
+    # Refused while a file is open that was opened through the view, as a journal may be for a moment.
+    wait_until(lambda: not subprocess.run(remount, capture_output=True).returncode)
 
 
 def _all_pids() -> list[int]:
