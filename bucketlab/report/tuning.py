@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -59,7 +60,7 @@ def print_tuning(result: Tuning, console: Console) -> None:
     if result.notes:
         _heading(console, "Notes", "")
         for note in result.notes:
-            _put(console, data(_INDENT + note, console))
+            _put(console, Padding(data(note, console), (0, 0, 0, len(_INDENT))))
 
 
 def _put(console: Console, what: RenderableType, style: str = "") -> None:
