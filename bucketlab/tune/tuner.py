@@ -434,9 +434,7 @@ class Tuner:
             return None
         candidate = self._proposals.next(self._taken())
         if candidate is None:
-            tried = self._tried()
-            ways = f"all {tried} other ways" if tried > 1 else "the one other way"
-            self.notes.append(f"{ways} to form buckets of these gradients {'were' if tried > 1 else 'was'} tried")
+            self.notes.append(self._nothing_left())
             return None
         record = TrialRecord(
             candidate=candidate,
@@ -444,6 +442,14 @@ class Tuner:
             owner=self._records.owner,
         )
         return _Begun(candidate, record, self._records.create(record, *params_of(candidate, self.space)))
+
+    def _nothing_left(self) -> str:
+        tried = self._tried()
+        if not tried:
+            asked = self.search.bucket_cap_mb
+            return f"every bucket_cap_mb from {asked.low:g} to {asked.high:g} gives the buckets that the job has"
+        ways = f"all {tried} other ways" if tried > 1 else "the one other way"
+        return f"{ways} to form buckets of these gradients {'were' if tried > 1 else 'was'} tried"
 
     def _searched_enough(self) -> bool:
         if self._tried() >= self.most_trials or not self._affords(2, reserve=self._race_steps()):

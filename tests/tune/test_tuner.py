@@ -80,6 +80,12 @@ def test_a_job_with_few_layouts_ends_with_all_of_them_measured() -> None:
     assert {len(trial.bucket_bytes) for trial in result.trials} == {1, 2, 4}
 
 
+def test_a_job_whose_buckets_are_the_same_for_every_capacity_is_not_said_to_have_tried_another() -> None:
+    result = tuned(SimulatedJob.of([1024, 8 * MIB], LINKS["gloo-4gbit"]), trials=40)
+    assert [trial.is_current for trial in result.trials] == [True]
+    assert result.notes == ["every bucket_cap_mb from 0.25 to 256 gives the buckets that the job has"]
+
+
 def test_a_drift_of_a_tenth_does_not_show_in_speedups() -> None:
     quiet = job()
     drifting = noisy(quiet, Noise(drift=0.1, drift_steps=2000), 5)
