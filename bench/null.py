@@ -82,7 +82,7 @@ def measure(folder: Path, runs: int, placebo: bool) -> None:
     dist.destroy_process_group()
 
 
-def _job() -> tuple[DistributedDataParallel, Callable[[], None]]:
+def _job() -> tuple[DistributedDataParallel, Callable[[], int]]:
     import torch
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -92,15 +92,21 @@ def _job() -> tuple[DistributedDataParallel, Callable[[], None]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs = torch.randn(_BATCH, _WIDTH)
 
-    def step() -> None:
+    def step() -> int:
+        """Returns the nanoseconds outside of the backward pass."""
         optimizer.zero_grad()
-        model(inputs).square().mean().backward()
+        began_ns = time.perf_counter_ns()
+        loss = model(inputs).square().mean()
+        backward_ns = time.perf_counter_ns()
+        loss.backward()
+        done_ns = time.perf_counter_ns()
         optimizer.step()
+        return backward_ns - began_ns + time.perf_counter_ns() - done_ns
 
     return model, step
 
 
-def _studied(model: DistributedDataParallel, step: Callable[[], None], placebo: bool) -> NullStudy:
+def _studied(model: DistributedDataParallel, step: Callable[[], int], placebo: bool) -> NullStudy:
     from bucketlab.link.sweep import Search
     from bucketlab.worker import ddp
     from bucketlab.worker.setting import InPlace
@@ -116,12 +122,12 @@ def _studied(model: DistributedDataParallel, step: Callable[[], None], placebo: 
         last = block.candidate
         for _ in range(block.settle_steps):
             step()
-        walls = []
+        walls, untouched = [], []
         for _ in range(block.steps):
             began_ns = time.perf_counter_ns()
-            step()
+            untouched.append(step())
             walls.append(time.perf_counter_ns() - began_ns)
-        tuner.tell(block, walls, [] if placebo else settings.bucket_bytes())
+        tuner.tell(block, walls, [] if placebo else settings.bucket_bytes(), untouched_ns=untouched)
     result = tuner.result()
     tuner.close()
     settings.apply(CURRENT)

@@ -170,8 +170,8 @@ def train(folder: Path, name: str) -> None:
     dist.destroy_process_group()
 
 
-def job_of(name: str) -> tuple[Any, Callable[[], None]]:  # torch is imported by ranks alone
-    """A model under DDP, and what trains it for a step."""
+def job_of(name: str) -> tuple[Any, Callable[[], int]]:  # torch is imported by ranks alone
+    """A model under DDP, and what trains it for a step: it returns the nanoseconds outside of the backward pass."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -180,11 +180,15 @@ def job_of(name: str) -> tuple[Any, Callable[[], None]]:  # torch is imported by
     model = DistributedDataParallel(network, gradient_as_bucket_view=name == "convnet")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
-    def step() -> None:
+    def step() -> int:
+        began_ns = time.perf_counter_ns()
         loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        backward_ns = time.perf_counter_ns()
         loss.backward()
+        done_ns = time.perf_counter_ns()
         optimizer.step()
         optimizer.zero_grad()
+        return backward_ns - began_ns + time.perf_counter_ns() - done_ns
 
     return model, step
 

@@ -30,7 +30,7 @@ from bench.prediction import STEADY_HEAP, job_of
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune.files import RESULT
-from bucketlab.tune.pairs import center_of, level_of
+from bucketlab.tune.pairs import Times, center_of, log_gain, share_of
 
 _ROOT = Path(__file__).parents[1]
 RATES_MBIT = (1000, 4000)
@@ -53,6 +53,11 @@ class Arm(msgspec.Struct, kw_only=True):
     candidate: Candidate
     bucket_bytes: list[int]
     step_ns: list[list[int]] = []  # of each round, each timed step's slowest rank
+    untouched_ns: list[list[int]] = []  # of the same steps, what was not the backward pass
+
+    def blocks(self) -> list[Times]:
+        untouched = self.untouched_ns or [[]] * len(self.step_ns)
+        return [Times(*one) for one in zip(self.step_ns, untouched, strict=True)]
 
 
 class Case(msgspec.Struct, kw_only=True):
@@ -156,8 +161,9 @@ def train(folder: Path, name: str, steps: int | None, seconds: int) -> None:
     began = time.monotonic()
     while not rank_0(time.monotonic() - began > seconds):
         if len(arms[chosen].step_ns) >= _ALL_ROUNDS:
-            staying = rank_0(_near(arms, chosen))
-            if len(arms[chosen].step_ns) >= _FEWEST_ROUNDS and rank_0(_is_known(arms, chosen)):
+            grid = _Grid(arms, chosen)
+            staying = rank_0(grid.near())
+            if len(arms[chosen].step_ns) >= _FEWEST_ROUNDS and rank_0(grid.is_known()):
                 break
         timed_steps = _TIMED_STEPS_OF_FEW if len(staying) <= _FEW else _TIMED_STEPS
         in_turn = [arms[one] for one in staying]
@@ -166,14 +172,15 @@ def train(folder: Path, name: str, steps: int | None, seconds: int) -> None:
             settings.apply(arm.candidate)
             for _ in range(_SETTLING_STEPS):
                 step()
-            walls = []
+            walls, untouched = [], []
             for _ in range(timed_steps):
                 began_ns = time.perf_counter_ns()
-                step()
+                untouched.append(step())
                 walls.append(time.perf_counter_ns() - began_ns)
-            slowest = torch.tensor(walls)
+            slowest = torch.tensor([walls, untouched])
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            arm.step_ns.append(slowest.tolist())
+            for values, of_block in zip((arm.step_ns, arm.untouched_ns), slowest.tolist(), strict=True):
+                values.append(of_block)
     if dist.get_rank() == 0:
         (folder / "grid.json").write_bytes(msgspec.json.encode(arms))
     dist.barrier()
@@ -204,37 +211,39 @@ def _index_of_chosen(arms: list[Arm], tuning: Tuning) -> int:
     return next(number for number, one in enumerate(arms) if one.bucket_bytes == chosen.bucket_bytes)
 
 
-def _longer(arm: Arm, other: Arm) -> tuple[float, float]:
-    """By which part of a step this arm's is longer, and the standard error of that; over the rounds of both.
+class _Grid:
+    """What the rounds so far say; all differences with one share of the untouched work, see `bucketlab.tune.pairs`."""
 
-    A layout that left does not come back, so a list's index is the round, and what slowed all of a round drops out.
-    """
-    of_rounds = [level_of(one) - level_of(two) for one, two in zip(arm.step_ns, other.step_ns, strict=False)]
-    center = center_of(of_rounds)
-    deviation = 1.4826 * statistics.median(abs(one - center) for one in of_rounds)  # of normal values; bursts aside
-    return center, deviation / math.sqrt(max(1, len(of_rounds) - 1))
+    def __init__(self, arms: list[Arm], chosen: int) -> None:
+        self.arms, self.chosen = arms, chosen
+        self._blocks = [arm.blocks() for arm in arms]
+        self._share = share_of(self._blocks)
+        most = len(self._blocks[chosen])
+        self._still = [one for one, blocks in enumerate(self._blocks) if len(blocks) == most]
+        self.best = min(self._still, key=lambda one: self.longer(one, chosen)[0])
 
+    def longer(self, arm: int, other: int) -> tuple[float, float]:
+        """By which part a step of one arm is longer, and the standard error of that; over the rounds of both.
 
-def _best(arms: list[Arm], chosen: int) -> int:
-    """Of the arms that are still there."""
-    most = len(arms[chosen].step_ns)
-    still = [one for one, arm in enumerate(arms) if len(arm.step_ns) == most]
-    return min(still, key=lambda one: _longer(arms[one], arms[chosen])[0])
+        A layout that left does not come back, so a list's index is the round, and what slowed all of a round drops out.
+        """
+        pairs = zip(self._blocks[arm], self._blocks[other], strict=False)
+        of_rounds = [log_gain([one], two, self._share) for one, two in pairs]
+        center = center_of(of_rounds)
+        deviation = 1.4826 * statistics.median(abs(one - center) for one in of_rounds)  # of normal values; bursts aside
+        return center, deviation / math.sqrt(max(1, len(of_rounds) - 1))
 
+    def near(self) -> list[int]:
+        """Which arms stay."""
+        stay = []
+        for one in self._still:
+            longer, error = self.longer(one, self.best)
+            if one == self.chosen or longer - _CLEARLY * error <= _NEAR:
+                stay.append(one)
+        return stay
 
-def _near(arms: list[Arm], chosen: int) -> list[int]:
-    """Which arms stay."""
-    best, most = arms[_best(arms, chosen)], len(arms[chosen].step_ns)
-    stay = []
-    for one, arm in enumerate(arms):
-        longer, error = _longer(arm, best)
-        if one == chosen or (len(arm.step_ns) == most and longer - _CLEARLY * error <= _NEAR):
-            stay.append(one)
-    return stay
-
-
-def _is_known(arms: list[Arm], chosen: int) -> bool:
-    return all(_longer(arms[one], arms[chosen])[1] <= _KNOWN for one in _near(arms, chosen))
+    def is_known(self) -> bool:
+        return all(self.longer(one, self.chosen)[1] <= _KNOWN for one in self.near())
 
 
 # ---- reporting --------------------------------------------------------------------------------------------------
@@ -261,17 +270,21 @@ def is_known(case: Case) -> bool:
 
 def loss(case: Case) -> tuple[float, float]:
     """By how much a step takes longer with the recommended setting than with the grid's best, and its error."""
-    chosen = _index_of_chosen(case.grid, case.tuning)
-    longer, error = _longer(case.grid[chosen], case.grid[_best(case.grid, chosen)])
+    grid = _grid(case)
+    longer, error = grid.longer(grid.chosen, grid.best)
     return math.expm1(longer), error
 
 
 def found_after(case: Case) -> int | None:
     """Training steps until a layout within 1 % of the grid's best was first measured."""
-    best = case.grid[_best(case.grid, _index_of_chosen(case.grid, case.tuning))]
-    near = [one.bucket_bytes for one in case.grid if _longer(one, best)[0] <= _NEAR]
+    grid = _grid(case)
+    near = [arm.bucket_bytes for one, arm in enumerate(case.grid) if grid.longer(one, grid.best)[0] <= _NEAR]
     steps = [one.after_steps for one in case.tuning.trials if one.bucket_bytes in near and one.after_steps is not None]
     return min(steps, default=None)
+
+
+def _grid(case: Case) -> _Grid:
+    return _Grid(case.grid, _index_of_chosen(case.grid, case.tuning))
 
 
 def _line(case: Case) -> str:

@@ -1,13 +1,19 @@
 """Comparing step times on machines that drift: blocks in pairs, and a bootstrap interval. Runs and decides nothing.
 
-All that is compared is the logarithm of a block's median step time. The difference of two blocks that ran close
+All that is compared are logarithms of step times, by a block's median. The difference of two blocks that ran close
 together is what a drift of both leaves alone.
+
+What slows a step often slows its forward pass and its optimizer too, which buckets do not touch: a processor that
+others use, a clock that throttles. So a share of what that untouched work took is taken off each step first. As
+settings do not differ in it, no share makes their difference wrong, and the best one makes it vary least: a control
+variate (Lavenberg and Welch 1981).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +26,70 @@ _NOTHING_BEYOND = 4.685
 _ITERATIONS = 5
 _LEAST_DEVIATION = 1e-9  # where half of the values are equal
 _MAD_OF_NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+_SHARES = np.linspace(0, 1, 21)  # more of its change than that of the untouched work itself cannot be in a step
+_FEWEST_NEIGHBOURS = 8  # to learn a share from
+# Deviations by which the untouched work of two settings must differ to be taken for touched. By chance that happens in
+# one of twenty studies, which then only know less.
+_TOUCHED = 2.0
 
 
-def level_of(step_ns: Sequence[int]) -> float:
-    """Logarithm of the block's median step."""
-    return math.log(float(np.median(step_ns)))
+@dataclass(frozen=True)
+class Times:
+    """Of one block, a value for each measured step: the slowest rank's."""
+
+    step_ns: Sequence[int]
+    untouched_ns: Sequence[int] = ()  # forward pass and optimizer; empty where they are not known
+
+    def level(self, share: float = 0.0) -> float:
+        """Logarithm of the median step, after this share of its untouched work's logarithm was taken off each.
+
+        Levels are compared only with those of the same share.
+        """
+        if not share:
+            return math.log(float(np.median(self.step_ns)))
+        return float(np.median(np.log(self.step_ns) - share * np.log(self.untouched_ns)))
+
+
+def log_gain(current: Sequence[Times], other: Times, share: float = 0.0) -> float:
+    """Logarithm of the other's speed-up over the mean of blocks of the current setting around it."""
+    if not all(one.untouched_ns for one in (*current, other)):
+        share = 0.0
+    return math.fsum(one.level(share) for one in current) / len(current) - other.level(share)
+
+
+def levels_of(blocks: Sequence[Times], share: float = 0.0) -> list[float]:
+    """Of each; whole steps where the untouched work of any is not known."""
+    known = all(one.untouched_ns for one in blocks)
+    return [one.level(share if known else 0.0) for one in blocks]
+
+
+def share_of(series: Iterable[Sequence[Times]]) -> float:
+    """The share with which neighbouring blocks of one setting differ least, on average and by their sizes.
+
+    Args:
+        series: blocks of one setting in the order in which one process ran them. Few tell nothing, and the share is 0.
+    """
+    neighbours = [np.diff([levels_of(blocks, share) for share in _SHARES]) for blocks in series if len(blocks) > 1]
+    if sum(one.shape[1] for one in neighbours) < _FEWEST_NEIGHBOURS:
+        return 0.0
+    return float(_SHARES[np.argmin(np.abs(np.concatenate(neighbours, axis=1)).mean(axis=1))])
+
+
+def is_touched(current: Sequence[Times], other: Sequence[Times]) -> bool:
+    """Whether the work that should not depend on buckets takes longer or shorter with the other setting's, after all.
+
+    Args:
+        current: a block of each round.
+        other: the other setting's, of the same rounds.
+    """
+    rounds = [
+        Times(one.untouched_ns).level() - Times(two.untouched_ns).level()
+        for one, two in zip(current, other, strict=True)
+        if one.untouched_ns and two.untouched_ns
+    ]
+    if len(rounds) < 2:
+        return False
+    return abs(float(np.mean(rounds))) > _TOUCHED * float(np.std(rounds, ddof=1)) / math.sqrt(len(rounds))
 
 
 def speedup_of(log_gain: float) -> float:
@@ -32,14 +97,18 @@ def speedup_of(log_gain: float) -> float:
     return math.expm1(log_gain)
 
 
-def noise_of(levels: Sequence[float]) -> float:
-    """Standard deviation of one block, drift between neighbours included, from blocks of one setting in a row.
+def noise_of(series: Iterable[Sequence[float]]) -> float:
+    """Standard deviation of one block's level, drift between neighbours included.
 
-    Robust: a burst of load in one of them does not make all look noisy. Zero where fewer than three are known.
+    Robust: a burst of load in one of them does not make all look noisy. Zero where fewer than two neighbours are known.
+
+    Args:
+        series: levels of one setting in a row, as many rows as there are.
     """
-    if len(levels) < 3:
+    neighbours = np.concatenate([np.zeros(0), *(np.diff(levels) for levels in series)])
+    if len(neighbours) < 2:
         return 0.0
-    return float(_MAD_OF_NORMAL * np.median(np.abs(np.diff(levels))) / math.sqrt(2))
+    return float(_MAD_OF_NORMAL * np.median(np.abs(neighbours)) / math.sqrt(2))
 
 
 def center_of(log_gains: Sequence[float]) -> float:

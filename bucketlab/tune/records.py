@@ -17,7 +17,7 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -29,6 +29,8 @@ import msgspec
 
 from bucketlab.errors import BadInput
 from bucketlab.schema.tuning import Candidate, JobIdentity
+from bucketlab.tune.arms import Round
+from bucketlab.tune.pairs import Times
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 METRIC = "step time / current setting's"
 _PREFIX = "bucketlab:"
+_CURRENT = "current"
 _ROUND, _FAILED, _JOB = _PREFIX + "round:", _PREFIX + "failed:", _PREFIX + "job"
 # A trial of another host that has run for so long has no one any more who runs it. Optuna notes local times, and clocks
 # and time zones of hosts differ: an hour would not be told from a clock that is an hour off.
@@ -59,7 +62,9 @@ class TrialRecord(msgspec.Struct, kw_only=True):
     bucket_bytes: list[int]  # by DDP's rule until it was measured, then as built
     owner: str
     step_ns: list[int] = []
+    untouched_ns: list[int] = []  # of the same steps, forward pass and optimizer; empty: not known
     before_ns: list[int] = []  # steps of the current setting just before
+    before_untouched_ns: list[int] = []
     failure: str | None = None
     lost: bool = False  # the process that ran it ended, for no reason that is known
     built_otherwise: bool = False
@@ -74,7 +79,23 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     tried: int  # trials that the study had
     planned: int  # rounds of this stage that were to be run
     step_ns: dict[str, list[int]]  # trial number, or "current"
+    untouched_ns: dict[str, list[int]] = {}
+    share: float = 0.0  # of the untouched work, taken off each step; see `pairs`
     at: float  # seconds since 1970
+
+    def round(self) -> Round | None:
+        """As it was measured; None where the current setting's block failed."""
+        times = {name: Times(step_ns, self.untouched_ns.get(name, [])) for name, step_ns in self.step_ns.items()}
+        current = times.pop(_CURRENT, None)
+        return None if current is None else Round(current, {int(name): one for name, one in times.items()})
+
+
+def by_name(
+    current: Times | None, others: dict[int, Times], values: Callable[[Times], Sequence[int]]
+) -> dict[str, list[int]]:
+    """Some values of each block of a round, as its record has them."""
+    named = {str(number): list(values(one)) for number, one in others.items()}
+    return named if current is None else {_CURRENT: list(values(current)), **named}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
@@ -29,10 +29,21 @@ import numpy as np
 
 from bucketlab.link.sweep import Search
 from bucketlab.schema.tuning import CURRENT, Candidate, TunedSetting, TunedTrial, Tuning
+from bucketlab.tune.arms import Arm, Pair, Round
 from bucketlab.tune.beliefs import Beliefs, features_of
-from bucketlab.tune.pairs import center_of, interval_of, level_of, noise_of, speedup_of
+from bucketlab.tune.pairs import (
+    Times,
+    center_of,
+    interval_of,
+    is_touched,
+    levels_of,
+    log_gain,
+    noise_of,
+    share_of,
+    speedup_of,
+)
 from bucketlab.tune.proposals import Proposals, params_of
-from bucketlab.tune.records import Created, Records, RoundRecord, Stored, StoredTrial, TrialRecord
+from bucketlab.tune.records import Created, Records, RoundRecord, Stored, StoredTrial, TrialRecord, by_name
 from bucketlab.tune.space import JobFacts, Key, Space, how_to_apply
 
 if TYPE_CHECKING:
@@ -58,6 +69,12 @@ _TOO_WIDE = 2.0  # times what is wanted: the result says so, and what would help
 _CLEARLY_WORSE = 2.0  # deviations by which the second drops out of the race, from half of it on
 _SHARE_FOR_SEARCH = 0.55  # of a limited number of steps
 _PAIR = 1.5  # variance of a trial's speed-up, of a block's: its own block, and the mean of two neighbours
+_TOUCHED = (
+    "the forward pass and the optimizer took another time with these buckets, too: steps are compared whole, "
+    "which is less exact"
+)
+_LEARN_SHARE_EVERY = 8  # blocks of the current setting
+_STORED = "rounds"  # of narrowing, whoever ran them
 _ATTEMPTS = 3  # at a block that comes back without steps or fails with the current setting
 
 
@@ -87,29 +104,9 @@ class Progress:
     points: list[tuple[float, float]]  # capacity in MiB of what was tried, step time over the current setting's
 
 
-@dataclass
-class _Arm:
-    """One layout that was tried."""
-
-    number: int
-    candidate: Candidate
-    key: Key
-    step_ns: list[int] = field(default_factory=list)
-    gains: list[float] = field(default_factory=list)  # logarithm of the speed-up, one of each pair before the final
-    failure: str | None = None
-    finished: bool = False
-    built_otherwise: bool = False
-    after_steps: int | None = None
-    is_current: bool = False  # the script's own setting, which is a trial for those who look at the study
-
-    @property
-    def gain(self) -> float:
-        return float(np.median(self.gains)) if self.gains else -math.inf
-
-
 @dataclass(frozen=True)
 class _Told:
-    step_ns: list[int]
+    times: Times
     bucket_bytes: tuple[int, ...]
     failure: str | None
 
@@ -183,14 +180,16 @@ class Tuner:
         self._loading = self._records.load(job.identity())
         self._preparing = self._records.also(lambda: Proposals(self.space, seed, sampler, starts))
         self._proposals: Proposals | None = None
-        self._arms: list[_Arm] = []
+        self._arms: list[Arm] = []
         self._others: dict[int, StoredTrial] = {}  # running elsewhere, by number
         self._current_key = self.space.key(CURRENT)
-        self._levels: list[float] = []  # of the current setting's blocks in the search, one after the other
+        # Blocks of the current setting before the final race, one after the other, by the process that ran them.
+        self._series: dict[str, list[Times]] = {self._records.owner: []}
+        self._share = 0.0  # of the untouched work that is taken off a step; settled when the final race begins
         self._current_ns: list[int] = []
         self._typical_ns = step_ns
-        self._final: list[dict[int | None, list[int]]] = []
-        self._finalists: list[_Arm] = []
+        self._final: list[Round] = []
+        self._finalists: list[Arm] = []
         self._race_block_steps = _RACE_BLOCK_STEPS
         if step_budget is not None and self._race_steps() > step_budget * (1 - _SHARE_FOR_SEARCH):
             self._race_block_steps = _BLOCK_STEPS
@@ -216,7 +215,13 @@ class Tuner:
         return self._outstanding
 
     def tell(
-        self, block: Block, step_ns: Sequence[float], bucket_bytes: Sequence[int], failure: str | None = None
+        self,
+        block: Block,
+        step_ns: Sequence[float],
+        bucket_bytes: Sequence[int],
+        failure: str | None = None,
+        *,
+        untouched_ns: Sequence[float] = (),
     ) -> None:
         """What became of a block.
 
@@ -226,6 +231,8 @@ class Tuner:
                 block should be repeated.
             bucket_bytes: what DDP really built, all modules one after the other; empty: not known.
             failure: why the candidate cannot be used, if so.
+            untouched_ns: of the same steps, what the forward pass and the optimizer took, on the rank where they took
+                longest; empty where that is not known.
         """
         assert block == self._outstanding, "told of a block that was not given out"
         if any(not math.isfinite(one) or one <= 0 for one in step_ns):
@@ -233,7 +240,10 @@ class Tuner:
         settled = 0 if block.candidate == self._in_force else block.settle_steps
         self.steps += settled + len(step_ns)
         self._in_force = None if failure else block.candidate
-        times = [] if failure else [round(one) for one in step_ns]
+        times = Times([])
+        if failure is None:
+            known = len(untouched_ns) == len(step_ns) and all(math.isfinite(one) and one >= 1 for one in untouched_ns)
+            times = Times([round(one) for one in step_ns], [round(one) for one in untouched_ns] if known else [])
         self._advance(_Told(times, tuple(bucket_bytes), failure))
 
     def result(self) -> Tuning:
@@ -247,9 +257,10 @@ class Tuner:
     def progress(self) -> Progress:
         """For a display; cheap enough for every step."""
         steps_left = self._steps_left()
-        usable = [arm for arm in self._arms if arm.gains and arm.failure is None]
-        best = max(usable, key=lambda arm: arm.gain, default=None)
-        gain = best.gain if best else None
+        gains = {arm.number: arm.gain(self._share) for arm in self._arms}
+        usable = [arm for arm in self._arms if arm.is_measured and arm.failure is None]
+        best = max(usable, key=lambda arm: gains[arm.number], default=None)
+        gain = gains[best.number] if best else None
         if self._finalists and len(self._final) > 1:
             best = self._leader()
             gain = center_of(self._gains_of(best))
@@ -264,7 +275,7 @@ class Tuner:
             seconds_left=None if steps_left is None else steps_left * float(np.median(self._current_ns[-64:])) / 1e9,
             steps_left=steps_left,
             points=[
-                (arm.candidate.capacities.bucket_cap_mb, math.exp(-arm.gain))
+                (arm.candidate.capacities.bucket_cap_mb, math.exp(-gains[arm.number]))
                 for arm in usable
                 if arm.candidate.capacities.bucket_cap_mb is not None
             ],
@@ -288,9 +299,10 @@ class Tuner:
         if self._searched_enough():
             return
         own, begun = self._begin_current(), self._begin()
-        before = yield from self._current_block()
+        first = yield from self._current_block()
         if own is not None:
-            self._note_current(own, before)
+            self._note_current(own, first)
+        before: Times | None = first
         while begun is not None:
             before = before or (yield from self._current_block())
             created = begun.created.result()
@@ -302,29 +314,32 @@ class Tuner:
             arm = self._measured(begun, created, told, before)
             begun = self._begin()
             if arm is None:
-                before = []
+                before = None
                 continue
             after = yield from self._current_block()
-            gain = (level_of(before) + level_of(after)) / 2 - level_of(told.step_ns)
-            arm.gains[-1] = gain
+            if len(self._series[self._records.owner]) % _LEARN_SHARE_EVERY == 0:
+                self._share = share_of(self._series.values())
+            arm.pairs[-1] = Pair([before, after], told.times)
+            gain = log_gain([before, after], told.times, self._share)
             self._learn(arm, gain)
             self._records.complete(created, math.exp(-gain))
             before = after
 
-    def _narrow(self) -> Generator[Block, _Told, list[_Arm]]:
+    def _narrow(self) -> Generator[Block, _Told, list[Arm]]:
         """Rounds among those that may be the fastest, until one of them is, or as good as that."""
         for _ in range(_NARROWING_ROUNDS):
+            self._share = share_of(self._series.values())
             arms, regret = self._contenders()
             if regret < _ALIKE or not self._affords(len(arms) + 1, reserve=self._race_steps()):
                 break
-            blocks = yield from self._round("narrowing", arms)
-            if None in blocks:
+            if (measured := (yield from self._round("narrowing", arms))) is not None:
+                self._series[self._records.owner].append(measured.current)
                 for arm in arms:
-                    if arm.failure is None:
-                        arm.gains.append(level_of(blocks[None]) - level_of(blocks[arm.number]))
+                    if arm.number in measured.others:
+                        arm.pairs.append(measured.pair_of(arm.number))
         return self._contenders()[0][:_FINALISTS]
 
-    def _race(self, finalists: list[_Arm]) -> _Flow:
+    def _race(self, finalists: list[Arm]) -> _Flow:
         if not finalists and self.most_trials:
             raise _Over("no other buckets than the current ones could be measured")
         self._finalists = finalists
@@ -333,17 +348,17 @@ class Tuner:
             racing = self._racing()
             if not self._affords(len(racing) + 1):
                 raise _Over("the steps that it was given are spent")
-            blocks = yield from self._round("final", racing)
+            measured = yield from self._round("final", racing)
             left = [arm for arm in self._finalists if arm.failure is None]
             if self._finalists and not left:
                 raise _Over("every finalist failed in the final race")
             if len(left) < len(self._finalists):
                 self._finalists = left
-            if None in blocks:
-                self._final.append(blocks)
+            if measured is not None:
+                self._final.append(measured)
         self.reason = "the final race is run"
 
-    def _racing(self) -> list[_Arm]:
+    def _racing(self) -> list[Arm]:
         """The finalists; from half of the race on without the second, where it is clearly behind the first."""
         if len(self._final) < self._planned_rounds / 2 or len(self._finalists) < 2:
             return self._finalists
@@ -372,51 +387,60 @@ class Tuner:
         """The block, given out again as long as it comes back with neither steps nor a failure."""
         for _ in range(_ATTEMPTS):
             told = yield block
-            if told.step_ns or told.failure is not None:
+            if told.times.step_ns or told.failure is not None:
                 return told
-        return _Told([], (), f"no step of it could be measured in {_ATTEMPTS} attempts")
+        return _Told(Times([]), (), f"no step of it could be measured in {_ATTEMPTS} attempts")
 
-    def _current_block(self) -> Generator[Block, _Told, list[int]]:
+    def _current_block(self) -> Generator[Block, _Told, Times]:
         failure: str | None = None
         for _ in range(_ATTEMPTS):
             told = yield from self._trained(self._block(None, CURRENT))
             if told.failure is None:
-                self._levels.append(level_of(told.step_ns))
-                self._current_ns += told.step_ns
-                return told.step_ns
+                self._series[self._records.owner].append(told.times)
+                self._current_ns += told.times.step_ns
+                return told.times
             failure = told.failure
         raise _Over(f"the current setting itself failed: {failure}")
 
-    def _round(self, stage: str, arms: list[_Arm]) -> Generator[Block, _Told, dict[int | None, list[int]]]:
-        """One block of each and of the current setting, in random order; without what failed in it."""
+    def _round(self, stage: str, arms: list[Arm]) -> Generator[Block, _Told, Round | None]:
+        """One block of each and of the current setting, in random order; without what failed in it.
+
+        None where that was the current setting.
+        """
         if self._round_written is not None:
             self._round_written.result()  # so that a kill can cost no more than this round and the one before
-        blocks: dict[int | None, list[int]] = {}
-        order: list[_Arm | None] = [None, *arms]
+        current: Times | None = None
+        others: dict[int, Times] = {}
+        order: list[Arm | None] = [None, *arms]
         for index in self._rng.permutation(len(order)):
             arm = order[index]
             if arm is None:
                 told = yield from self._trained(self._block(None, CURRENT))
-                self._current_ns += told.step_ns
+                self._current_ns += told.times.step_ns
             else:
                 told = yield from self._trained(self._block(arm.number, arm.candidate))
-                arm.step_ns += told.step_ns
+                arm.step_ns += told.times.step_ns
                 if told.failure is not None:
                     arm.failure = told.failure
                     self._records.failed_later(arm.number, told.failure)
             if told.failure is None:
-                blocks[None if arm is None else arm.number] = told.step_ns
+                if arm is None:
+                    current = told.times
+                else:
+                    others[arm.number] = told.times
         self._round_written = self._records.round(
             RoundRecord(
                 stage=stage,
                 of=sorted(arm.number for arm in arms),
                 tried=self._tried(),
                 planned=self._planned_rounds or _NARROWING_ROUNDS,
-                step_ns={"current" if number is None else str(number): ns for number, ns in blocks.items()},
+                step_ns=by_name(current, others, lambda times: times.step_ns),
+                untouched_ns=by_name(current, others, lambda times: times.untouched_ns),
+                share=self._share,
                 at=time.time(),
             )
         )
-        return blocks
+        return None if current is None else Round(current, others)
 
     def _advance(self, told: _Told | None) -> None:
         assert self._run is not None
@@ -469,12 +493,13 @@ class Tuner:
         params = params_of(record.candidate, self.space)
         return _Begun(record.candidate, record, self._records.create(record, *params))
 
-    def _note_current(self, begun: _Begun, step_ns: list[int]) -> None:
-        created = begun.created.result()
-        begun.record.step_ns = begun.record.before_ns = step_ns
-        self._records.measured(created, begun.record)
+    def _note_current(self, begun: _Begun, times: Times) -> None:
+        created, record = begun.created.result(), begun.record
+        record.step_ns = record.before_ns = list(times.step_ns)
+        record.untouched_ns = record.before_untouched_ns = list(times.untouched_ns)
+        self._records.measured(created, record)
         self._records.complete(created, 1.0)
-        arm = _Arm(created.number, begun.candidate, self._current_key, list(step_ns), [0.0], is_current=True)
+        arm = Arm(created.number, begun.candidate, self._current_key, list(times.step_ns), told=[0.0], is_current=True)
         arm.after_steps = self.steps
         self._arms.append(arm)
         self._learn(arm, 0.0)
@@ -482,33 +507,35 @@ class Tuner:
     def _trial_steps(self) -> int:
         return 2 * (self.settle_steps + self._block_steps())
 
-    def _measured(self, begun: _Begun, created: Created, told: _Told, before: list[int]) -> _Arm | None:
+    def _measured(self, begun: _Begun, created: Created, told: _Told, before: Times) -> Arm | None:
         """Notes a trial's block; None where it failed."""
         record, key = begun.record, self.space.key(begun.candidate)
         if told.bucket_bytes:
             record.built_otherwise = told.bucket_bytes != tuple(record.bucket_bytes)
             record.bucket_bytes = list(told.bucket_bytes)
             key = self.space.key(begun.candidate, told.bucket_bytes)
-        arm = _Arm(created.number, begun.candidate, key, built_otherwise=record.built_otherwise)
+        arm = Arm(created.number, begun.candidate, key, built_otherwise=record.built_otherwise)
         arm.after_steps = self.steps
         self._arms.append(arm)
         if told.failure is not None:
             arm.failure = record.failure = told.failure
             self._records.fail(created, record)
             return None
-        record.step_ns, record.before_ns = told.step_ns, before
-        arm.step_ns = list(told.step_ns)
-        arm.gains = [level_of(before) - level_of(told.step_ns)]
+        record.step_ns, record.untouched_ns = list(told.times.step_ns), list(told.times.untouched_ns)
+        record.before_ns, record.before_untouched_ns = list(before.step_ns), list(before.untouched_ns)
+        arm.step_ns = list(told.times.step_ns)
+        arm.pairs = [Pair([before], told.times)]
         self._records.measured(created, record)
         return arm
 
-    def _learn(self, arm: _Arm, gain: float) -> None:
+    def _learn(self, arm: Arm, gain: float) -> None:
         assert self._proposals is not None
         arm.finished = True
         self._proposals.learn(arm.candidate, math.exp(-gain))
-        twin = next((one for one in self._arms if one is not arm and one.key == arm.key and one.gains), None)
+        twin = next((one for one in self._arms if one is not arm and one.key == arm.key and one.is_measured), None)
         if twin is not None:  # other capacities, and DDP built the same
-            twin.gains += arm.gains
+            twin.pairs += arm.pairs
+            twin.told += arm.told
             twin.step_ns += arm.step_ns
 
     def _taken(self) -> set[Key]:
@@ -549,31 +576,32 @@ class Tuner:
                 by_number[number].failure = reason
         self._stored_rounds = stored.rounds
         for record in stored.rounds:
-            current = record.step_ns.get("current")
-            if record.stage == "narrowing" and current:
-                self._current_ns += current
-                for name, step_ns in record.step_ns.items():
-                    if name != "current" and int(name) in by_number:
-                        arm = by_number[int(name)]
-                        arm.gains.append(level_of(current) - level_of(step_ns))
-                        arm.step_ns += step_ns
+            measured = record.round()
+            if record.stage != "narrowing" or measured is None:
+                continue
+            self._current_ns += measured.current.step_ns
+            self._series.setdefault(_STORED, []).append(measured.current)
+            for arm in self._arms:
+                if arm.number in measured.others:
+                    arm.pairs.append(measured.pair_of(arm.number))
+                    arm.step_ns += measured.others[arm.number].step_ns
 
     def _adopt(self, trial: StoredTrial) -> None:
         """A finished trial that this process did not run."""
         assert self._proposals is not None
         record = trial.record
         key = self.space.key(record.candidate, tuple(record.bucket_bytes))
-        arm = _Arm(trial.number, record.candidate, key, built_otherwise=record.built_otherwise, finished=True)
+        arm = Arm(trial.number, record.candidate, key, built_otherwise=record.built_otherwise, finished=True)
         arm.failure, arm.is_current = record.failure, record.is_current
         if record.is_current and any(one.is_current for one in self._arms):
             return  # two processes began at once
-        if record.before_ns:
-            self._levels.append(level_of(record.before_ns))
-        if not record.is_current:  # whose steps are those before the first trial
+        if record.before_ns and not record.is_current:  # whose steps are those before the first trial
+            before = Times(record.before_ns, record.before_untouched_ns)
+            self._series.setdefault(record.owner, []).append(before)
             self._current_ns += record.before_ns
         if trial.value is not None:
             arm.step_ns = list(record.step_ns)
-            arm.gains = [-math.log(trial.value)]
+            arm.told = [-math.log(trial.value)]
             self._proposals.learn(arm.candidate, trial.value)
         elif arm.failure is None:
             return  # failed by somebody's hand, for no reason that is known
@@ -596,7 +624,7 @@ class Tuner:
         self._records.fail(created, begun.record)
         return True
 
-    def _race_begun_before(self) -> list[_Arm]:
+    def _race_begun_before(self) -> list[Arm]:
         """The finalists of a race that a launch before this one began and no trial has come after; takes its rounds."""
         before = [one for one in self._stored_rounds if one.stage == "final" and one.tried == self._tried()]
         if not before:
@@ -605,25 +633,26 @@ class Tuner:
         race = max((one.of for one in reversed(before) if last <= set(one.of)), key=len)
         finalists = [arm for arm in self._arms if arm.number in race and arm.failure is None]
         for record in before:
-            if last <= set(record.of) <= set(race) and "current" in record.step_ns:
-                blocks = {None if one == "current" else int(one): ns for one, ns in record.step_ns.items()}
-                self._final.append(blocks)
-                self._current_ns += blocks[None]
+            measured = record.round()
+            if last <= set(record.of) <= set(race) and measured is not None:
+                self._final.append(measured)
+                self._current_ns += measured.current.step_ns
                 for arm in finalists:
-                    arm.step_ns += blocks.get(arm.number, [])
-        self._planned_rounds = before[-1].planned
+                    if arm.number in measured.others:
+                        arm.step_ns += measured.others[arm.number].step_ns
+        self._planned_rounds, self._share = before[-1].planned, before[-1].share
         return finalists
 
     # ---- comparing -------------------------------------------------------------------------------------------
 
-    def _contenders(self) -> tuple[list[_Arm], float]:
+    def _contenders(self) -> tuple[list[Arm], float]:
         """Layouts that may be the fastest, one trial of each, the most promising first; what choosing it now may cost.
 
         At least two, where there are two; the cost is a part of a step, on average.
         """
-        usable: dict[Key, _Arm] = {}
+        usable: dict[Key, Arm] = {}
         for arm in self._arms:
-            if arm.gains and arm.failure is None and arm.key != self._current_key:
+            if arm.is_measured and arm.failure is None and arm.key != self._current_key:
                 usable.setdefault(arm.key, arm)
         arms = list(usable.values())
         if not arms:
@@ -631,7 +660,7 @@ class Tuner:
         believed = Beliefs.of(
             np.array([features_of(arm.key.bucket_bytes, self._options_as_numbers(arm)) for arm in arms]),
             np.array([self.space.predicted_gain(arm.key.bucket_bytes) for arm in arms]),
-            [arm.gains for arm in arms],
+            [arm.gains(self._share) for arm in arms],
             math.sqrt(_PAIR) * self._block_noise(),
         )
         ranked = sorted(range(len(arms)), key=lambda one: -believed.mean[one])
@@ -639,26 +668,32 @@ class Tuner:
         near = [one for at, one in enumerate(ranked) if at < _FINALISTS or believed.chances[one] >= _CONTENDING]
         return [arms[one] for one in near[:_MOST_CONTENDERS]], believed.regret
 
-    def _options_as_numbers(self, arm: _Arm) -> list[float]:
+    def _options_as_numbers(self, arm: Arm) -> list[float]:
         view, static, compression = arm.key.options
         return [float(view), float(static), *(float(compression == one) for one in self.search.compression)]
 
     def _block_noise(self) -> float:
-        return noise_of(self._levels)
+        return noise_of([levels_of(blocks, self._share) for blocks in self._series.values()])
 
-    def _gains_of(self, arm: _Arm) -> list[float]:
-        return [level_of(blocks[None]) - level_of(blocks[arm.number]) for blocks in self._final if arm.number in blocks]
+    def _gains_of(self, arm: Arm) -> list[float]:
+        """Of each round of the final race."""
+        share = 0.0 if self._is_touched(arm) else self._share
+        return [one.gain_of(arm.number, share) for one in self._final if arm.number in one.others]
 
-    def _leader(self) -> _Arm:
+    def _is_touched(self, arm: Arm) -> bool:
+        ran = [one for one in self._final if arm.number in one.others]
+        return bool(self._share) and is_touched([one.current for one in ran], [one.others[arm.number] for one in ran])
+
+    def _leader(self) -> Arm:
         """The faster of the finalists that ran the whole race."""
 
-        def rank(arm: _Arm) -> tuple[int, float]:
+        def rank(arm: Arm) -> tuple[int, float]:
             gains = self._gains_of(arm)
             return len(gains), center_of(gains or [-math.inf])
 
         return max(self._finalists, key=rank)
 
-    def _interval(self, arm: _Arm) -> tuple[float, float]:
+    def _interval(self, arm: Arm) -> tuple[float, float]:
         """Such that the intervals of all finalists hold at once: the better of two is reported, whichever it is."""
         return interval_of(self._gains_of(arm), 1 - _MISSES / _FINALISTS)
 
@@ -666,7 +701,7 @@ class Tuner:
         """For an interval as narrow as wanted, if the race is as noisy as the search was."""
         if not self._finalists:
             return _FEWEST_ROUNDS
-        tight = _tight(max(abs(arm.gain) for arm in self._finalists))
+        tight = _tight(max(abs(arm.gain(self._share)) for arm in self._finalists))
         shorter = self._block_steps("search") / self._block_steps("final race")
         deviation = math.sqrt(2 * shorter) * self._block_noise()
         quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
@@ -704,7 +739,7 @@ class Tuner:
         interval = self._interval(leader) if leader and len(gains) >= _FEWEST_ROUNDS else None
         gain = center_of(gains) if gains else None
         significant = interval is not None and interval[0] > 0
-        raced = [ns for blocks in self._final for ns in blocks[None]] or self._current_ns
+        raced = [ns for one in self._final for ns in one.current.step_ns] or self._current_ns
         base_ns = float(np.median(raced)) if raced else None
         current_bytes = self.job.current_bucket_bytes
         baseline = TunedSetting.of(Candidate(capacities=self.job.current), current_bytes, base_ns)
@@ -732,6 +767,7 @@ class Tuner:
             notes=[
                 *self.notes,
                 *(self._doubts(gain, interval) if gain is not None and interval is not None else []),
+                *([_TOUCHED] if leader is not None and self._is_touched(leader) else []),
                 *([self._records.trouble] if self._records.trouble else []),
             ],
         )
@@ -748,9 +784,9 @@ class Tuner:
             f"{4 * self.most_rounds} in a study of another name, or a machine that does nothing else"
         ]
 
-    def _trial(self, arm: _Arm) -> TunedTrial:
+    def _trial(self, arm: Arm) -> TunedTrial:
         raced = self._gains_of(arm) if arm in self._finalists else []
-        gain = center_of(raced) if raced else arm.gain
+        gain = center_of(raced) if raced else arm.gain(self._share)
         return TunedTrial(
             number=arm.number,
             params=params_of(arm.candidate, self.space)[0],
@@ -759,7 +795,7 @@ class Tuner:
             bucket_bytes=list(arm.key.bucket_bytes),
             step_ns=self._current_ns if arm.is_current else arm.step_ns,
             speedup=speedup_of(gain) if math.isfinite(gain) else None,
-            pairs=len(arm.gains),
+            pairs=len(arm.pairs) + len(arm.told),
             finalist=arm in self._finalists,
             is_current=arm.is_current,
             failure=arm.failure,

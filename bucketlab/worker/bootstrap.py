@@ -155,6 +155,7 @@ def _when_ddp_exists(module: ModuleType) -> None:
 
 
 def _when_optimizers_exist(module: ModuleType) -> None:
+    module.register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: observer().optimizer_begins(optimizer))
     module.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: observer().optimizer_stepped(optimizer))
 
 

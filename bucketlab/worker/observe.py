@@ -64,6 +64,8 @@ class Step:
     batches: list[int | None] = field(default_factory=list)  # of each other forward, length of its first tensor
     # From a backward's end to the next forward, the last of the step before to this one's start included.
     pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
+    loading: list[tuple[Mark, Mark]] = field(default_factory=list)  # pauses between `called` and `backward_start`
+    optimizing: list[tuple[Mark, Mark]] = field(default_factory=list)  # calls of optimizers' `step`
     skipped: bool = False  # a GradScaler found infinities and skipped the optimizer
 
 
@@ -91,6 +93,7 @@ class Observer:
         self._relevant: dict[int, bool] = {}
         self._syncing_forward: bool | None = None
         self._pause_began: Mark | None = None  # None while the model runs
+        self._optimizing: tuple[int, Mark] | None = None  # the optimizer that steps now, by its id, and since when
         self._backwards_running = 0  # reentrant checkpointing has some within another
         self._torch_watched = False
         self.control = Path(config.control)
@@ -214,7 +217,10 @@ class Observer:
     def _pause_ends(self, step: Step) -> None:
         if self._pause_began is not None:
             assert self.clock is not None
-            step.pauses.append((self._pause_began, self.clock.mark()))
+            pause = self._pause_began, self.clock.mark()
+            step.pauses.append(pause)
+            if step.called is not None and step.backward_start is None:
+                step.loading.append(pause)
             self._pause_began = None
 
     def _backward_begins(self) -> bool:
@@ -244,6 +250,13 @@ class Observer:
         if not self._backwards_running:
             self._pause_began = now
 
+    def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """To step; one that wraps another takes that one's time with it."""
+        if self.clock is None or os.getpid() != self._pid or self.session is None:
+            return
+        if self._optimizing is None or self._optimizing[0] == id(optimizer):
+            self._optimizing = id(optimizer), self.clock.mark()
+
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
         if os.getpid() != self._pid:  # a fork of the training process is none of our business
             return
@@ -253,10 +266,16 @@ class Observer:
         if not self.modules:
             self._maybe_give_up()
             return
-        if self.session is None or not self._is_relevant(optimizer) or not self._ends_a_step(optimizer):
+        if self.session is None:
             return
         assert self.clock is not None
         now = self.clock.mark()
+        if self._optimizing is not None and self._optimizing[0] == id(optimizer):
+            if self.step_now is not None:
+                self.step_now.optimizing.append((self._optimizing[1], now))
+            self._optimizing = None
+        if not self._is_relevant(optimizer) or not self._ends_a_step(optimizer):
+            return
         finished, self.step_now = self.step_now, Step(start=now)
         if finished is not None:
             finished.end = now

@@ -25,12 +25,14 @@ from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune import Block, JobFacts, Tuner
 from bucketlab.tune.files import RESULT, LiveStudy, write_live
+from bucketlab.tune.pairs import Times
 from bucketlab.tune.records import shown_url
 from bucketlab.tune.words import answer
 from bucketlab.worker import ddp
 from bucketlab.worker.emulate import Emulation
 from bucketlab.worker.session import Flow, Session, cannot_write
 from bucketlab.worker.setting import InPlace, why_not_in_place
+from bucketlab.worker.untouched import untouched_ns
 
 if TYPE_CHECKING:
     from bucketlab.worker.config import TuneTask
@@ -159,7 +161,7 @@ class TuneSession(Session):
         number = 0
         while (order := self.exchange.from_rank_0(f"block/{number}", self._next_order(), Order)).steps:
             failed = self._put_in_force(settings, order.candidate, number)
-            told: list[int] = []
+            told = Times([])
             if not failed:
                 for _ in range(order.settle_steps):
                     yield
@@ -214,8 +216,8 @@ class TuneSession(Session):
         if self.emulation is not None:
             self.emulation.reset()
 
-    def _slowest(self, steps: list[Step]) -> tuple[list[int], int]:
-        """Of each step that was as usual on all ranks the slowest rank's time, and whether something went wrong."""
+    def _slowest(self, steps: list[Step]) -> tuple[Times, int]:
+        """Of each step that was as usual on all ranks the slowest rank's times, and whether something went wrong."""
         clock = self._clock()
         clock.settle()
         usual = self.usual.are_like_others(steps, clock)
@@ -223,11 +225,15 @@ class TuneSession(Session):
             clock.between(one.start, one.end) if is_usual else _NOT_USABLE_NS
             for one, is_usual in zip(steps, usual, strict=True)
         ]
+        untouched = [untouched_ns(one, clock) or _NOT_USABLE_NS for one in steps]
         valid = self.emulation is None or self.emulation.report().valid
-        shared = torch.tensor([*walls, 0 if valid else 1], dtype=torch.int64, device=self.device)
+        shared = torch.tensor([*walls, *untouched, 0 if valid else 1], dtype=torch.int64, device=self.device)
         dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.modules[0].process_group)
         *slowest, failed = shared.tolist()
-        return [wall for wall in slowest if wall < _NOT_USABLE_NS], failed
+        pairs = list(zip(slowest[: len(steps)], slowest[len(steps) :], strict=True))
+        measured = [pair for pair in pairs if pair[0] < _NOT_USABLE_NS]
+        known = all(untouched < _NOT_USABLE_NS for _, untouched in measured)
+        return Times([wall for wall, _ in measured], [one for _, one in measured] if known else []), failed
 
     def step_ended(self, step: Step) -> None:
         began_ns = time.perf_counter_ns()
@@ -236,11 +242,12 @@ class TuneSession(Session):
         finally:
             self.own_ns += time.perf_counter_ns() - began_ns
 
-    def _tell(self, tuner: Tuner, step_ns: list[int], settings: InPlace, failed: int) -> None:
+    def _tell(self, tuner: Tuner, times: Times, settings: InPlace, failed: int) -> None:
         block = tuner.next_block()
         assert block is not None
         failure = _FAILURES[failed] if failed else None
-        tuner.tell(block, step_ns, [] if failed else settings.bucket_bytes(), failure)
+        built = [] if failed else settings.bucket_bytes()
+        tuner.tell(block, times.step_ns, built, failure, untouched_ns=times.untouched_ns)
 
     def _show(self, block: Block) -> None:
         """For the launch on this host: what to show, and which trial to blame if the job dies now."""

@@ -22,6 +22,7 @@ from bucketlab.predict.replay import NO_SLOWDOWN, ModuleGradients, Slowdown, Tim
 from bucketlab.schema.profile import PredictedPoint, Prediction
 from bucketlab.schema.tuning import DDPS_DEFAULT, Capacities, TunedSetting, Tuning
 from bucketlab.tune import Block, JobFacts, Tuner
+from bucketlab.tune.pairs import Times
 
 KIB = 1024
 
@@ -69,6 +70,8 @@ class Noise:
     burst: float = 0.0  # how much slower while one lasts
     burst_every: float = 60.0  # steps, on average
     burst_steps: float = 4.0
+    untouched: float = 0.0  # part of a step that is forward pass and optimizer, slowed as the whole; 0: not told
+    own: float = 0.02  # of that part alone, from step to step
 
 
 QUIET = Noise()
@@ -128,8 +131,17 @@ class SimulatedJob:
 
     def run(self, caps_bytes: list[int], steps: int) -> list[int]:
         """Noisy times of so many steps."""
-        exact = self.exact_ns(caps_bytes)
-        return [round(exact * math.exp(self._next_noise())) for _ in range(steps)]
+        return list(self.times(caps_bytes, steps).step_ns)
+
+    def times(self, caps_bytes: list[int], steps: int) -> Times:
+        """The same, with what in them was untouched by buckets."""
+        exact, noise = self.exact_ns(caps_bytes), [self._next_noise() for _ in range(steps)]
+        step_ns = [round(exact * math.exp(one)) for one in noise]
+        if not self.noise.untouched:
+            return Times(step_ns)
+        usual = self.noise.untouched * self.timeline.compute_end_ns
+        own = self.noise.own * self.rng.standard_normal(steps)
+        return Times(step_ns, [round(usual * math.exp(one + extra)) for one, extra in zip(noise, own, strict=True)])
 
     def _next_noise(self) -> float:
         self.steps += 1
@@ -207,7 +219,8 @@ def train(tuner: Tuner, job: SimulatedJob, block: Block) -> None:
     """Runs one block's steps and tells their times."""
     caps = caps_bytes(block.candidate.capacities) or caps_bytes(tuner.job.current)
     job.run(caps, block.settle_steps)
-    tuner.tell(block, job.run(caps, block.steps), job.buckets(caps))
+    times = job.times(caps, block.steps)
+    tuner.tell(block, times.step_ns, job.buckets(caps), untouched_ns=times.untouched_ns)
 
 
 def tuned(job: SimulatedJob, seed: int = 0, **arguments: Any) -> Tuning:

@@ -7,13 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bucketlab.tune.pairs import center_of, interval_of, level_of, noise_of, speedup_of
+from bucketlab.tune.pairs import (
+    Times,
+    center_of,
+    interval_of,
+    is_touched,
+    levels_of,
+    log_gain,
+    noise_of,
+    share_of,
+    speedup_of,
+)
 
 gains = st.lists(st.floats(-1, 1), min_size=1, max_size=30)
 
 
 def test_twice_as_fast_is_a_speedup_of_one() -> None:
-    assert speedup_of(level_of([200, 210, 190]) - level_of([100, 90, 110])) == pytest.approx(1.0)
+    assert speedup_of(log_gain([Times([200, 210, 190])], Times([100, 90, 110]))) == pytest.approx(1.0)
 
 
 @given(gains, st.floats(0.5, 0.99))
@@ -55,6 +65,62 @@ def test_a_95_percent_interval_of_20_rounds_misses_the_truth_in_about_one_of_twe
 def test_noise_is_that_of_a_block_and_a_burst_in_a_few_blocks_does_not_change_it() -> None:
     rng = np.random.default_rng(2)
     levels = math.log(100e6) + 0.01 * rng.standard_normal(200)
-    assert noise_of(levels.tolist()) == pytest.approx(0.01, rel=0.2)
+    assert noise_of([levels.tolist()]) == pytest.approx(0.01, rel=0.2)
     levels[::20] += 0.5
-    assert noise_of(levels.tolist()) == pytest.approx(0.01, rel=0.3)
+    assert noise_of([levels.tolist()]) == pytest.approx(0.01, rel=0.3)
+
+
+def test_between_two_processes_there_is_no_noise_but_a_difference_of_their_machines() -> None:
+    rng = np.random.default_rng(2)
+    levels = 0.01 * rng.standard_normal((2, 10)) + [[0], [1]]
+    assert noise_of(levels.tolist()) == pytest.approx(0.01, rel=0.4)
+    assert noise_of([[1.0], [2.0], []]) == 0
+
+
+# ---- work that buckets do not touch -----------------------------------------------------------------------------
+
+
+def blocks_of(rng: np.random.Generator, count: int, log_step: float = 0.0, goes_with: float = 0.7) -> list[Times]:
+    """Blocks of four steps on a machine that is now fast, now slow, each step of it; some of that shows in both."""
+    machine = 0.1 * rng.standard_normal((count, 4))
+    step_ns = 1e8 * np.exp(log_step + goes_with * machine + 0.01 * rng.standard_normal((count, 4)))
+    untouched_ns = 3e7 * np.exp(machine)
+    return [Times(*one) for one in zip(step_ns.astype(int).tolist(), untouched_ns.astype(int).tolist(), strict=True)]
+
+
+def test_the_share_is_that_which_steps_have_in_common_with_untouched_work() -> None:
+    rng = np.random.default_rng(4)
+    assert share_of([blocks_of(rng, 60)]) == pytest.approx(0.7, abs=0.1)
+    assert share_of([blocks_of(rng, 60, goes_with=0.0)]) == pytest.approx(0.0, abs=0.1)
+    assert share_of([blocks_of(rng, 8)]) == 0  # too few neighbours to learn from
+    assert share_of([[Times(one.step_ns) for one in blocks_of(rng, 60)]]) == 0  # not known
+
+
+def test_speedups_vary_less_with_a_share_and_are_right_with_any() -> None:
+    rng = np.random.default_rng(5)
+    gains = {share: [] for share in (0.0, 0.4, 0.7)}  # type: dict[float, list[float]]
+    for _ in range(200):
+        [current], [other] = blocks_of(rng, 1), blocks_of(rng, 1, log_step=-0.05)
+        for share, of_share in gains.items():
+            of_share.append(log_gain([current], other, share))
+    spread = {share: float(np.std(one)) for share, one in gains.items()}
+    assert spread[0.7] < spread[0.4] < spread[0.0]
+    assert spread[0.7] < spread[0.0] / 3
+    for share, one in gains.items():
+        assert np.mean(one) == pytest.approx(0.05, abs=3 * spread[share] / math.sqrt(200))
+
+
+def test_whole_steps_are_compared_where_untouched_work_is_known_of_one_side_only() -> None:
+    [current], [other] = blocks_of(np.random.default_rng(6), 1), [Times([50_000_000])]
+    assert log_gain([current], other, 0.7) == log_gain([Times(current.step_ns)], other)
+    assert levels_of([current, other], 0.7) == levels_of([Times(current.step_ns), other])
+
+
+def test_untouched_work_that_settings_change_is_noticed() -> None:
+    rng = np.random.default_rng(7)
+    current = blocks_of(rng, 12)
+    slower = [Times(one.step_ns, [round(1.2 * ns) for ns in one.untouched_ns]) for one in blocks_of(rng, 12)]
+    assert is_touched(current, slower)
+    assert not is_touched([Times(one.step_ns) for one in current], slower)
+    by_chance = [is_touched(blocks_of(rng, 12), blocks_of(rng, 12)) for _ in range(400)]
+    assert 0.02 < np.mean(by_chance) < 0.12

@@ -307,7 +307,7 @@ def test_a_race_that_cannot_tell_what_is_wanted_says_so_and_what_would_help() ->
 
 
 def test_more_rounds_make_the_interval_narrower_where_steps_vary_and_are_not_run_where_they_do_not() -> None:
-    few, many = (tuned(job(LOUD, 3), trials=8, most_rounds=rounds) for rounds in (30, 120))
+    few, many = (tuned(job(LOUD, 4), trials=8, most_rounds=rounds) for rounds in (30, 120))
     assert few.rounds == 30
     assert 60 < many.rounds <= 120
     assert few.ci95 is not None
