@@ -206,6 +206,16 @@ def _network(name: str) -> Any:
         case "convnet":  # 43 MiB, in many tensors
             images = torch.randn(4, 3, 32, 32), torch.randint(100, (4,))
             return ConvNet(classes=100, pixels=32, width=64, layers=2, bottleneck=False), *images
+        case "small-transformer":  # 6.6 MiB
+            ids = torch.randint(2048, (2, 33))
+            network = Transformer(vocab=2048, sequence=32, width=128, heads=4, layers=6, tied=False)
+            return network, ids[:, :-1], ids[:, 1:]
+        case "small-convnet":
+            images = torch.randn(4, 3, 16, 16), torch.randint(100, (4,))
+            return ConvNet(classes=100, pixels=16, width=24, layers=2, bottleneck=False), *images
+        case "small-wide":
+            ids = torch.randint(8000, (2, 17))
+            return Wide(vocab=4000, width=80), ids[:, :-1] % 4000, ids[:, 1:] % 4000
         case _:  # 48 MiB, of which the last layer, which is ready first, has 31
             ids = torch.randint(32000, (4, 17))
             return Wide(vocab=16000, width=128), ids[:, :-1] % 16000, ids[:, 1:] % 16000

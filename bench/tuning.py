@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,14 @@ import msgspec
 
 from bench.prediction import STEADY_HEAP, job_of
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
-from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
+from bucketlab.schema.tuning import Candidate, Tuning
 from bucketlab.tune.files import RESULT
 from bucketlab.tune.pairs import Times, center_of, log_gain, share_of
 
 _ROOT = Path(__file__).parents[1]
 RATES_MBIT = (1000, 4000)
 MODELS = ("transformer", "convnet", "wide")
+SMALL = tuple(f"small-{one}" for one in MODELS)  # of a sixth, whose steps are so short that a grid gets many rounds
 _TRIALS = 40
 _SETTLING_STEPS, _TIMED_STEPS, _TIMED_STEPS_OF_FEW = 3, 4, 8
 _ALL_ROUNDS = 3
@@ -200,9 +202,10 @@ def _arms(folder: Path) -> list[Arm]:
     arms: dict[tuple[int, ...], Arm] = {}
     for trial in _tuning(folder).trials:
         assert trial.setting is not None
-        candidate = CURRENT if trial.is_current else trial.setting.candidate()
         if trial.state == "complete":
-            arms.setdefault(tuple(trial.bucket_bytes), Arm(candidate=candidate, bucket_bytes=trial.bucket_bytes))
+            # The current setting in words of its own, too: what is in force by now may be what the study found.
+            arm = Arm(candidate=trial.setting.candidate(), bucket_bytes=trial.bucket_bytes)
+            arms.setdefault(tuple(trial.bucket_bytes), arm)
     return list(arms.values())
 
 
@@ -218,17 +221,26 @@ class _Grid:
         self.arms, self.chosen = arms, chosen
         self._blocks = [arm.blocks() for arm in arms]
         self._share = share_of(self._blocks)
-        most = len(self._blocks[chosen])
-        self._still = [one for one, blocks in enumerate(self._blocks) if len(blocks) == most]
-        self.best = min(self._still, key=lambda one: self.longer(one, chosen)[0])
+        self.rounds = len(self._blocks[chosen])
+        self._still = [one for one, blocks in enumerate(self._blocks) if len(blocks) == self.rounds]
+        self.best = self._best(range(self.rounds))
 
-    def longer(self, arm: int, other: int) -> tuple[float, float]:
-        """By which part a step of one arm is longer, and the standard error of that; over the rounds of both.
+    def _best(self, rounds: Sequence[int]) -> int:
+        """Of the arms that are still there."""
+        return min(self._still, key=lambda one: center_of(self._differences(one, self.chosen, rounds)))
+
+    def _differences(self, arm: int, other: int, rounds: Iterable[int]) -> list[float]:
+        """In each of these rounds that both ran.
 
         A layout that left does not come back, so a list's index is the round, and what slowed all of a round drops out.
         """
-        pairs = zip(self._blocks[arm], self._blocks[other], strict=False)
-        of_rounds = [log_gain([one], two, self._share) for one, two in pairs]
+        one, two = self._blocks[arm], self._blocks[other]
+        both = min(len(one), len(two))
+        return [log_gain([one[at]], two[at], self._share) for at in rounds if at < both]
+
+    def longer(self, arm: int, other: int) -> tuple[float, float]:
+        """By which part a step of one arm is longer, and the standard error of that."""
+        of_rounds = self._differences(arm, other, range(self.rounds))
         center = center_of(of_rounds)
         deviation = 1.4826 * statistics.median(abs(one - center) for one in of_rounds)  # of normal values; bursts aside
         return center, deviation / math.sqrt(max(1, len(of_rounds) - 1))
@@ -244,6 +256,19 @@ class _Grid:
 
     def is_known(self) -> bool:
         return all(self.longer(one, self.chosen)[1] <= _KNOWN for one in self.near())
+
+    def loss(self) -> tuple[float, float]:
+        """By which part the chosen arm's step is longer than the best one's, and the standard error of that.
+
+        The best of one half of the rounds is held against it in the other half, and the other way round: in the rounds
+        that made it the best of many it was lucky, too.
+        """
+        even, odd = range(0, self.rounds, 2), range(1, self.rounds, 2)
+        longer = [
+            center_of(self._differences(self.chosen, self._best(chosen_in), judged_in))
+            for chosen_in, judged_in in ((even, odd), (odd, even))
+        ]
+        return statistics.mean(longer), self.longer(self.chosen, self.best)[1]
 
 
 # ---- reporting --------------------------------------------------------------------------------------------------
@@ -270,8 +295,7 @@ def is_known(case: Case) -> bool:
 
 def loss(case: Case) -> tuple[float, float]:
     """By how much a step takes longer with the recommended setting than with the grid's best, and its error."""
-    grid = _grid(case)
-    longer, error = grid.longer(grid.chosen, grid.best)
+    longer, error = _grid(case).loss()
     return math.expm1(longer), error
 
 
@@ -318,7 +342,7 @@ def main() -> None:
     parser.add_argument("action", choices=["measure", "report", "train"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mbit-per-s", type=int, nargs="+", default=RATES_MBIT)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=(*MODELS, *SMALL), default=MODELS)
     parser.add_argument("--no-prediction", action="store_true")
     parser.add_argument("--grid-seconds", type=int, default=_GRID_SECONDS, help="for every layout again, at most")
     parser.add_argument("--steps", type=int)

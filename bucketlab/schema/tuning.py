@@ -163,6 +163,9 @@ class Tuning(msgspec.Struct, kw_only=True):
     ci95: tuple[float, float] | None  # bootstrap over rounds; holds for all finalists at once
     significant: bool  # the interval lies above zero. If not, the answer is: keep your setting
     rounds: int  # of the final race
+    # Of the time of forward pass and optimizer, which buckets do not touch: taken off each step before settings are
+    # compared. Speed-ups are of whole steps.
+    untouched_share: float = 0.0
     finished: bool  # False: the script ended before the race did
     reason: str  # why it ended, in one sentence
     how_to_apply: str

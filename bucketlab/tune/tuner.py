@@ -759,6 +759,7 @@ class Tuner:
             ci95=None if interval is None else (speedup_of(interval[0]), speedup_of(interval[1])),
             significant=significant,
             rounds=len(self._final),
+            untouched_share=0.0 if leader is not None and self._is_touched(leader) else self._share,
             finished=self.finished,
             reason=self.reason,
             how_to_apply=how_to_apply(leader.candidate, self.job) if leader and significant else "keep your setting",

@@ -9,8 +9,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import msgspec
+import optuna
 import pytest
 
 from bucketlab.schema.tuning import Tuning
@@ -74,3 +76,16 @@ def test_no_accumulated_step_with_a_pause_or_another_number_or_size_of_micro_bat
     assert found.result.finished
     assert len(found.step_ns()) > 50
     assert not found.pauses_measured()
+
+
+def test_the_work_that_buckets_do_not_touch_is_what_the_script_says_it_was(tmp_path: Path) -> None:
+    found = tuned(tmp_path, "untouched.py")
+    said_ns: dict[str, float] = {}  # by step, of the rank where it took longest
+    for step, seconds in re.findall(r"untouched: (\d+) ([\d.]+)", found.said):
+        said_ns[step] = max(said_ns.get(step, 0.0), 1e9 * float(seconds))
+    study = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/sweeps/{found.result.study}/study.db")
+    stored_ns = [ns for trial in study.trials for ns in trial.user_attrs["bucketlab"]["untouched_ns"]]
+    assert len(stored_ns) >= 8
+    assert median(stored_ns) == pytest.approx(median(said_ns.values()), rel=0.3)  # data take five times as long
+    for ns in stored_ns:
+        assert min(abs(ns - said) for said in said_ns.values()) < 0.3 * ns
