@@ -148,6 +148,7 @@ def _when_ddp_exists(module: ModuleType) -> None:
         else:
             original(self, *args, **kwargs)
         observer_of_process.ddp_built(self)
+        _keep_compilers_out()
 
     module.DistributedDataParallel.__init__ = __init__
     if _is_told_its_rank():
@@ -155,8 +156,33 @@ def _when_ddp_exists(module: ModuleType) -> None:
 
 
 def _when_optimizers_exist(module: ModuleType) -> None:
-    module.register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: observer().optimizer_begins(optimizer))
-    module.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: observer().optimizer_stepped(optimizer))
+    _optimizer_hooks.append(module.register_optimizer_step_post_hook(_optimizer_stepped))
+
+
+def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+    observer().optimizer_begins(optimizer)
+
+
+def _optimizer_stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+    observer().optimizer_stepped(optimizer)
+
+
+_optimizer_hooks: list[Any] = []  # handles of those that a compiler would look into
+
+
+def _keep_compilers_out() -> None:
+    """Under torch.compile, which a script may use for an optimizer's step, the hooks then run as they are.
+
+    Not sooner: what is needed for it is there once a DDP module is, and takes long to import before.
+    """
+    if not _optimizer_hooks:
+        return
+    import torch
+    from torch.optim import optimizer
+
+    _optimizer_hooks.pop().remove()
+    optimizer.register_optimizer_step_pre_hook(torch.compiler.disable(_optimizer_begins))
+    optimizer.register_optimizer_step_post_hook(torch.compiler.disable(_optimizer_stepped))
 
 
 def _when_groups_exist(module: ModuleType) -> None:

@@ -1,4 +1,7 @@
-"""Compiles the DDP module; the backend is the first argument, by default one that needs no compiler."""
+"""Compiles the DDP module, with the backend that is the first argument, and what calls the optimizer.
+
+By default with backends that need no compiler.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,19 @@ model = DistributedDataParallel(network())
 compiled = torch.compile(model, backend=backend)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 losses = []
+
+
+@torch.compile(backend="eager")
+def update() -> None:
+    optimizer.step()
+
+
 for step in range(STEPS):
     inputs, targets = batch(step)
     optimizer.zero_grad()
     loss = F.mse_loss(compiled(inputs), targets)
     loss.backward()
-    optimizer.step()
+    update()
     losses.append(loss.item())
 dump(model, losses=losses)
 finish()
