@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from statistics import median
 
 from bucketlab.schema.tuning import Candidate
 from bucketlab.tune.pairs import Times, log_gain
@@ -48,7 +47,7 @@ class Arm:
     def gain(self, share: float) -> float:
         """The median; less than any number where nothing is measured."""
         gains = self.gains(share)
-        return float(np.median(gains)) if gains else -math.inf
+        return median(gains) if gains else -math.inf
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ variate (Lavenberg and Welch 1981).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,8 @@ _NOTHING_BEYOND = 4.685
 _ITERATIONS = 5
 _LEAST_DEVIATION = 1e-9  # where half of the values are equal
 _MAD_OF_NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
-_SHARES = np.linspace(0, 1, 21)  # more of its change than that of the untouched work itself cannot be in a step
+# More of its change than that of the untouched work itself cannot be in a step.
+_SHARES = [twentieths / 20 for twentieths in range(21)]
 _FEWEST_NEIGHBOURS = 8  # to learn a share from
 # Deviations by which the untouched work of two settings must differ to be taken for touched. By chance that happens in
 # one of twenty studies, which then only know less.
@@ -39,15 +42,21 @@ class Times:
 
     step_ns: Sequence[int]
     untouched_ns: Sequence[int] = ()  # forward pass and optimizer; empty where they are not known
+    # Those asked for before, by share. Training waits while levels are compared, and there are hundreds.
+    _levels: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def level(self, share: float = 0.0) -> float:
         """Logarithm of the median step, after this share of its untouched work's logarithm was taken off each.
 
         Levels are compared only with those of the same share.
         """
-        if not share:
-            return math.log(float(np.median(self.step_ns)))
-        return float(np.median(np.log(self.step_ns) - share * np.log(self.untouched_ns)))
+        if share not in self._levels:
+            logarithms = map(math.log, self.step_ns)
+            if share:
+                taken_off = (share * math.log(one) for one in self.untouched_ns)
+                logarithms = map(operator.sub, logarithms, taken_off)
+            self._levels[share] = median(logarithms)
+        return self._levels[share]
 
 
 def log_gain(current: Sequence[Times], other: Times, share: float = 0.0) -> float:
@@ -72,7 +81,7 @@ def share_of(series: Iterable[Sequence[Times]]) -> float:
     neighbours = [np.diff([levels_of(blocks, share) for share in _SHARES]) for blocks in series if len(blocks) > 1]
     if sum(one.shape[1] for one in neighbours) < _FEWEST_NEIGHBOURS:
         return 0.0
-    return float(_SHARES[np.argmin(np.abs(np.concatenate(neighbours, axis=1)).mean(axis=1))])
+    return _SHARES[int(np.argmin(np.abs(np.concatenate(neighbours, axis=1)).mean(axis=1)))]
 
 
 def is_touched(current: Sequence[Times], other: Sequence[Times]) -> bool:

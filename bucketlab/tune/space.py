@@ -140,6 +140,7 @@ class Space:
     job: JobFacts
     search: Search
     _layouts: dict[float | None, list[Layout]] = field(default_factory=dict)
+    _bucket_bytes: dict[Capacities, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = [size for module in self.job.modules for size in module.bytes if size > 0]
@@ -159,13 +160,16 @@ class Space:
 
     def bucket_bytes(self, capacities: Capacities) -> tuple[int, ...]:
         """What DDP's rule makes of these capacities."""
-        told = capacities.mb()
-        if not told:
+        if not capacities.mb():
             return self.job.current_bucket_bytes
-        caps = [int(cap * MIB) for cap in told]
-        return tuple(
-            sum(module.bytes[one] for one in bucket) for module in self.job.modules for bucket in module.buckets(caps)
-        )
+        if capacities not in self._bucket_bytes:
+            caps = [int(cap * MIB) for cap in capacities.mb()]
+            self._bucket_bytes[capacities] = tuple(
+                sum(module.bytes[one] for one in bucket)
+                for module in self.job.modules
+                for bucket in module.buckets(caps)
+            )
+        return self._bucket_bytes[capacities]
 
     def _options(self, candidate: Candidate) -> Options:
         view, static = candidate.gradient_as_bucket_view, candidate.static_graph

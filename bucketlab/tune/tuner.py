@@ -189,6 +189,7 @@ class Tuner:
         self._current_ns: list[int] = []
         self._typical_ns = step_ns
         self._final: list[Round] = []
+        self._touched: dict[int, tuple[int, bool]] = {}  # by finalist, rounds and what they say
         self._finalists: list[Arm] = []
         self._race_block_steps = _RACE_BLOCK_STEPS
         if step_budget is not None and self._race_steps() > step_budget * (1 - _SHARE_FOR_SEARCH):
@@ -201,6 +202,10 @@ class Tuner:
         self._run: _Flow | None = None
 
     # ---- what the training job calls -------------------------------------------------------------------------
+
+    def is_open(self) -> bool:
+        """Whether `next_block` has not to wait any more until the study is opened, or cannot be."""
+        return self._loading.done() and self._preparing.done()
 
     def next_block(self) -> Block | None:
         """What to train next, None once the study is over. The same block again until it was told of.
@@ -681,8 +686,15 @@ class Tuner:
         return [one.gain_of(arm.number, share) for one in self._final if arm.number in one.others]
 
     def _is_touched(self, arm: Arm) -> bool:
+        """As of the last round."""
+        if not self._share:
+            return False
         ran = [one for one in self._final if arm.number in one.others]
-        return bool(self._share) and is_touched([one.current for one in ran], [one.others[arm.number] for one in ran])
+        rounds, touched = self._touched.get(arm.number, (-1, False))
+        if rounds != len(ran):
+            touched = is_touched([one.current for one in ran], [one.others[arm.number] for one in ran])
+            self._touched[arm.number] = len(ran), touched
+        return touched
 
     def _leader(self) -> Arm:
         """The faster of the finalists that ran the whole race."""

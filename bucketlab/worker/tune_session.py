@@ -23,7 +23,7 @@ from bucketlab.runs import PROFILE, load_profile
 from bucketlab.saying import say
 from bucketlab.schema.profile import Profile
 from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
-from bucketlab.tune import Block, JobFacts, Tuner
+from bucketlab.tune import Block, JobFacts, Progress, Tuner
 from bucketlab.tune.files import RESULT, LiveStudy, write_live
 from bucketlab.tune.pairs import Times
 from bucketlab.tune.records import shown_url
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _STEPS_BEFORE = 12  # timed with nothing changed: what prediction starts from
 _SETTLE_STEPS = 2  # of a new reducer: DDP forms its buckets once more after the first
 _SETTLE_STEPS_STATIC = 3
+_SHOW_SECONDS = 0.5  # from one look at how far the study is to the next, for which training waits
 _NOT_USABLE_NS = 2**62  # a step that is not like the others; the greatest of all ranks' times wins
 
 # What went wrong with a block on some rank; the greatest number of all ranks' wins.
@@ -70,6 +71,8 @@ class TuneSession(Session):
         self.emulation: Emulation | None = None
         self.own_ns = 0  # spent between steps while tuning
         self.began_ns: int | None = None
+        self._progress: Progress | None = None  # as it was last shown
+        self._show_again_at = 0.0  # on the monotonic clock
         super().__init__(observer)
 
     # ---- the launch, top to bottom ------------------------------------------------------------------------------
@@ -158,6 +161,7 @@ class TuneSession(Session):
     def _tune(self) -> Flow:
         settings = InPlace(self.modules, self.emulation)
         self.own_ns, self.began_ns = 0, time.perf_counter_ns()
+        yield from self._train_until_it_is_open()
         number = 0
         while (order := self.exchange.from_rank_0(f"block/{number}", self._next_order(), Order)).steps:
             failed = self._put_in_force(settings, order.candidate, number)
@@ -177,6 +181,15 @@ class TuneSession(Session):
         self._put_in_force(settings, order.candidate, number)
         if order.failure is not None:
             raise WorkFailed(order.failure)
+
+    def _train_until_it_is_open(self) -> Flow:
+        """A thread imports Optuna and opens the study, for which no step has to wait."""
+        number = 0
+        while self.exchange.from_rank_0(f"opening/{number}", self.tuner is not None and not self.tuner.is_open(), bool):
+            yield
+            number += 1
+        if self.tuner is not None:
+            self.tuner.steps += number
 
     # ---- a block ------------------------------------------------------------------------------------------------
 
@@ -252,7 +265,11 @@ class TuneSession(Session):
     def _show(self, block: Block) -> None:
         """For the launch on this host: what to show, and which trial to blame if the job dies now."""
         assert self.tuner is not None
-        live = LiveStudy(progress=self.tuner.progress(), in_force=block.number)
+        if time.monotonic() >= self._show_again_at:
+            self._progress = self.tuner.progress()
+            self._show_again_at = time.monotonic() + _SHOW_SECONDS
+        assert self._progress is not None
+        live = LiveStudy(progress=self._progress, in_force=block.number)
         with contextlib.suppress(OSError):  # a full disk; the study itself will say so
             write_live(self.observer.control, live)
 
