@@ -224,6 +224,8 @@ class _Grid:
         self.rounds = len(self._blocks[chosen])
         self._still = [one for one, blocks in enumerate(self._blocks) if len(blocks) == self.rounds]
         self.best = self._best(range(self.rounds))
+        # A layout's own few differences may happen to lie close together.
+        self._usual = statistics.median(_deviation(self._all(one, chosen)) for one in range(len(arms)))
 
     def _best(self, rounds: Sequence[int]) -> int:
         """Of the arms that are still there."""
@@ -240,10 +242,12 @@ class _Grid:
 
     def longer(self, arm: int, other: int) -> tuple[float, float]:
         """By which part a step of one arm is longer, and the standard error of that."""
-        of_rounds = self._differences(arm, other, range(self.rounds))
-        center = center_of(of_rounds)
-        deviation = 1.4826 * statistics.median(abs(one - center) for one in of_rounds)  # of normal values; bursts aside
-        return center, deviation / math.sqrt(max(1, len(of_rounds) - 1))
+        of_rounds = self._all(arm, other)
+        deviation = 0.0 if arm == other else max(self._usual, _deviation(of_rounds))
+        return center_of(of_rounds), deviation / math.sqrt(max(1, len(of_rounds) - 1))
+
+    def _all(self, arm: int, other: int) -> list[float]:
+        return self._differences(arm, other, range(self.rounds))
 
     def near(self) -> list[int]:
         """Which arms stay."""
@@ -269,6 +273,12 @@ class _Grid:
             for chosen_in, judged_in in ((even, odd), (odd, even))
         ]
         return statistics.mean(longer), self.longer(self.chosen, self.best)[1]
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Of normal values the standard deviation; bursts aside."""
+    center = center_of(values)
+    return 1.4826 * statistics.median(abs(one - center) for one in values)
 
 
 # ---- reporting --------------------------------------------------------------------------------------------------
