@@ -31,7 +31,7 @@ from bench.prediction import STEADY_HEAP, job_of
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from bucketlab.schema.tuning import Candidate, Tuning
 from bucketlab.tune.files import RESULT
-from bucketlab.tune.pairs import Times, center_of, log_gain, share_of
+from bucketlab.tune.pairs import Times, center_of, deviation_of, log_gain, share_of
 
 _ROOT = Path(__file__).parents[1]
 RATES_MBIT = (1000, 4000)
@@ -225,7 +225,7 @@ class _Grid:
         self._still = [one for one, blocks in enumerate(self._blocks) if len(blocks) == self.rounds]
         self.best = self._best(range(self.rounds))
         # A layout's own few differences may happen to lie close together.
-        self._usual = statistics.median(_deviation(self._all(one, chosen)) for one in range(len(arms)))
+        self._usual = statistics.median(deviation_of(self._all(one, chosen)) for one in range(len(arms)))
 
     def _best(self, rounds: Sequence[int]) -> int:
         """Of the arms that are still there."""
@@ -243,7 +243,7 @@ class _Grid:
     def longer(self, arm: int, other: int) -> tuple[float, float]:
         """By which part a step of one arm is longer, and the standard error of that."""
         of_rounds = self._all(arm, other)
-        deviation = 0.0 if arm == other else max(self._usual, _deviation(of_rounds))
+        deviation = 0.0 if arm == other else max(self._usual, deviation_of(of_rounds))
         return center_of(of_rounds), deviation / math.sqrt(max(1, len(of_rounds) - 1))
 
     def _all(self, arm: int, other: int) -> list[float]:
@@ -273,12 +273,6 @@ class _Grid:
             for chosen_in, judged_in in ((even, odd), (odd, even))
         ]
         return statistics.mean(longer), self.longer(self.chosen, self.best)[1]
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Of normal values the standard deviation; bursts aside."""
-    center = center_of(values)
-    return 1.4826 * statistics.median(abs(one - center) for one in values)
 
 
 # ---- reporting --------------------------------------------------------------------------------------------------

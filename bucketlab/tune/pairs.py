@@ -129,6 +129,12 @@ def center_of(log_gains: Sequence[float]) -> float:
     return float(_centers(np.asarray(log_gains, dtype=np.float64)[None, :])[0])
 
 
+def deviation_of(values: Sequence[float]) -> float:
+    """Standard deviation around the center, of those that belong to it: bursts count for little. Zero for one value."""
+    center = center_of(values)
+    return _MAD_OF_NORMAL * median(abs(one - center) for one in values)
+
+
 def _centers(samples: Float64s) -> Float64s:
     """Of each row."""
     centers: Float64s = np.median(samples, axis=1, keepdims=True)

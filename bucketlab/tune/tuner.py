@@ -10,9 +10,9 @@ what is tried, and how often, is decided here. `Tuner._flow` reads from top to b
                 candidates the one that looks best was lucky too, and fresh steps do not share that luck. From half of
                 it on the second stays away where it is clearly behind; the interval is made for two all the same
 
-How many rounds make the interval tight enough is settled before the race, from the noise that the search has seen. A
-race that is looked at and stopped once it looks good, or only once its interval looks narrow, errs more often than it
-says.
+How many rounds make the interval tight enough is settled before the race, from the noise that the search has seen, and
+once more after its first twelve, from how much these vary (Stein 1945). A race that is looked at and stopped once it
+looks good, or only once its interval looks narrow, errs more often than it says.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from bucketlab.tune.beliefs import Beliefs, features_of
 from bucketlab.tune.pairs import (
     Times,
     center_of,
+    deviation_of,
     interval_of,
     is_touched,
     levels_of,
@@ -361,16 +362,20 @@ class Tuner:
                 self._finalists = left
             if measured is not None:
                 self._final.append(measured)
+                if len(self._final) == _FEWEST_ROUNDS:
+                    self._plan_again()
         self.reason = "the final race is run"
 
     def _racing(self) -> list[Arm]:
         """The finalists; from half of the race on without the second, where it is clearly behind the first."""
-        if len(self._final) < self._planned_rounds / 2 or len(self._finalists) < 2:
+        if len(self._finalists) < 2 or not self._final:
             return self._finalists
         first = self._leader()
         second = next(arm for arm in self._finalists if arm is not first)
         if len(self._gains_of(second)) < len(self._gains_of(first)):
             return [first]
+        if len(self._final) < self._planned_rounds / 2:
+            return self._finalists
         behind = [one - other for one, other in zip(self._gains_of(first), self._gains_of(second), strict=True)]
         error = float(np.std(behind)) / math.sqrt(len(behind))
         return [first] if center_of(behind) > _CLEARLY_WORSE * error else self._finalists
@@ -713,9 +718,19 @@ class Tuner:
         """For an interval as narrow as wanted, if the race is as noisy as the search was."""
         if not self._finalists:
             return _FEWEST_ROUNDS
-        tight = _tight(max(abs(arm.gain(self._share)) for arm in self._finalists))
         shorter = self._block_steps("search") / self._block_steps("final race")
         deviation = math.sqrt(2 * shorter) * self._block_noise()
+        return self._rounds_for(deviation)
+
+    def _plan_again(self) -> None:
+        """More rounds where those of the race vary more than the search let expect; what they say is not looked at."""
+        if self._finalists:
+            varies = max(deviation_of(self._gains_of(arm)) for arm in self._finalists)
+            self._planned_rounds = max(self._planned_rounds, self._rounds_for(varies))
+
+    def _rounds_for(self, deviation: float) -> int:
+        """Whose speed-ups have this standard deviation."""
+        tight = _tight(max(abs(arm.gain(self._share)) for arm in self._finalists))
         quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
         return min(self.most_rounds, max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
 

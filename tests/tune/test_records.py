@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -16,7 +17,7 @@ import pytest
 from bucketlab.errors import BadInput
 from bucketlab.schema.tuning import CURRENT, TunedTrial, Tuning
 from bucketlab.tune.records import blame, check_storage, redacted, shown_url
-from tests.tune.simulated import train, tuned, tuner_of
+from tests.tune.simulated import SHARED, train, tuned, tuner_of
 from tests.tune.worker import job
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +138,21 @@ def test_kill_9_in_the_final_race_loses_the_running_round_and_at_most_the_one_be
     assert again.next_block() is None  # the race is run
     assert (again.result().speedup, again.result().ci95) == (result.speedup, result.ci95)
     again.close()
+
+
+def test_a_race_taken_up_again_takes_off_the_share_that_it_began_with(tmp_path: Path) -> None:
+    noise = replace(SHARED, untouched=0.4)
+    storage = f"sqlite:///{tmp_path}/study.db"
+    first, of = tuner_of(job(0), storage=storage, trials=12), replace(job(0), noise=noise)
+    while (block := first.next_block()) is not None and first.progress().rounds < 3:
+        train(first, of, block)
+    first.close()
+    again = tuned(replace(job(1), noise=noise), storage=storage, trials=12)
+    rounds = optuna.load_study(study_name=None, storage=storage).user_attrs.values()
+    shares = {one["share"] for one in rounds if isinstance(one, dict) and one.get("stage") == "final"}
+    assert len(shares) == 1
+    assert min(shares) > 0.5
+    assert again.untouched_share in (*shares, 0.0)  # none where the forward pass seemed touched, by chance
 
 
 def test_a_race_that_the_second_has_left_is_gone_on_with_and_all_its_rounds_count(tmp_path: Path) -> None:

@@ -314,3 +314,12 @@ def test_more_rounds_make_the_interval_narrower_where_steps_vary_and_are_not_run
     assert many.ci95 is not None
     assert many.ci95[1] - many.ci95[0] < 0.7 * (few.ci95[1] - few.ci95[0])
     assert tuned(job(QUIET), trials=8, most_rounds=120).rounds == 12
+
+
+def test_a_race_that_varies_more_than_the_search_did_gets_more_rounds() -> None:
+    tuner, of = tuner_of(job(QUIET), trials=8), job(QUIET)
+    while (block := tuner.next_block()) is not None:
+        of.noise = LOUD if tuner.phase == "final race" else QUIET
+        train(tuner, of, block)
+    assert tuned(job(QUIET), trials=8).rounds == 12
+    assert tuner.result().rounds == 30
