@@ -65,7 +65,8 @@ class Step:
     # From a backward's end to the next forward, the last of the step before to this one's start included.
     pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
     loading: list[tuple[Mark, Mark]] = field(default_factory=list)  # pauses between `called` and `backward_start`
-    optimizing: list[tuple[Mark, Mark]] = field(default_factory=list)  # calls of optimizers' `step`
+    # Calls of optimizers' `step`, without those whose closure runs a backward pass.
+    optimizing: list[tuple[Mark, Mark]] = field(default_factory=list)
     skipped: bool = False  # a GradScaler found infinities and skipped the optimizer
 
 
@@ -93,7 +94,8 @@ class Observer:
         self._relevant: dict[int, bool] = {}
         self._syncing_forward: bool | None = None
         self._pause_began: Mark | None = None  # None while the model runs
-        self._optimizing: tuple[int, Mark] | None = None  # the optimizer that steps now, by its id, and since when
+        # The optimizer that steps now, by its id, since when, and after how many backward passes of the step.
+        self._optimizing: tuple[int, Mark, int] | None = None
         self._backwards_running = 0  # reentrant checkpointing has some within another
         self._torch_watched = False
         self.control = Path(config.control)
@@ -252,10 +254,10 @@ class Observer:
 
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """To step; one that wraps another takes that one's time with it."""
-        if self.clock is None or os.getpid() != self._pid or self.session is None:
+        if self.clock is None or os.getpid() != self._pid or self.step_now is None:
             return
         if self._optimizing is None or self._optimizing[0] == id(optimizer):
-            self._optimizing = id(optimizer), self.clock.mark()
+            self._optimizing = id(optimizer), self.clock.mark(), self.step_now.backwards
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
         if os.getpid() != self._pid:  # a fork of the training process is none of our business
@@ -271,8 +273,9 @@ class Observer:
         assert self.clock is not None
         now = self.clock.mark()
         if self._optimizing is not None and self._optimizing[0] == id(optimizer):
-            if self.step_now is not None:
-                self.step_now.optimizing.append((self._optimizing[1], now))
+            _, began, backwards = self._optimizing
+            if self.step_now is not None and self.step_now.backwards == backwards:
+                self.step_now.optimizing.append((began, now))
             self._optimizing = None
         if not self._is_relevant(optimizer) or not self._ends_a_step(optimizer):
             return

@@ -78,8 +78,9 @@ def test_no_accumulated_step_with_a_pause_or_another_number_or_size_of_micro_bat
     assert not found.pauses_measured()
 
 
-def test_the_work_that_buckets_do_not_touch_is_what_the_script_says_it_was(tmp_path: Path) -> None:
-    found = tuned(tmp_path, "untouched.py")
+@pytest.mark.parametrize("how", [(), ("closure",)], ids=["plain", "closure"])
+def test_the_work_that_buckets_do_not_touch_is_what_the_script_says_it_was(tmp_path: Path, how: tuple[str]) -> None:
+    found = tuned(tmp_path, "untouched.py", *how)
     said_ns: dict[str, float] = {}  # by step, of the rank where it took longest
     for step, seconds in re.findall(r"untouched: (\d+) ([\d.]+)", found.said):
         said_ns[step] = max(said_ns.get(step, 0.0), 1e9 * float(seconds))
