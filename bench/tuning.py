@@ -225,7 +225,8 @@ class _Grid:
         self._still = [one for one, blocks in enumerate(self._blocks) if len(blocks) == self.rounds]
         self.best = self._best(range(self.rounds))
         # A layout's own few differences may happen to lie close together.
-        self._usual = statistics.median(deviation_of(self._all(one, chosen)) for one in range(len(arms)))
+        spread = [deviation_of(self._all(one, chosen)) for one in range(len(arms)) if one != chosen]
+        self._usual = statistics.median(spread) if spread else 0.0
 
     def _best(self, rounds: Sequence[int]) -> int:
         """Of the arms that are still there."""
@@ -265,14 +266,12 @@ class _Grid:
         """By which part the chosen arm's step is longer than the best one's, and the standard error of that.
 
         The best of one half of the rounds is held against it in the other half, and the other way round: in the rounds
-        that made it the best of many it was lucky, too.
+        that made it the best of many it was lucky, too. There must be two of them.
         """
         even, odd = range(0, self.rounds, 2), range(1, self.rounds, 2)
-        longer = [
-            center_of(self._differences(self.chosen, self._best(chosen_in), judged_in))
-            for chosen_in, judged_in in ((even, odd), (odd, even))
-        ]
-        return statistics.mean(longer), self.longer(self.chosen, self.best)[1]
+        found = [(self._best(even), odd), (self._best(odd), even)]
+        longer = [center_of(self._differences(self.chosen, best, judged_in)) for best, judged_in in found]
+        return statistics.mean(longer), max(self.longer(self.chosen, best)[1] for best, _ in found)
 
 
 # ---- reporting --------------------------------------------------------------------------------------------------

@@ -31,9 +31,7 @@ _MAD_OF_NORMAL = 1.4826  # standard deviation of a normal distribution over its 
 # More of its change than that of the untouched work itself cannot be in a step.
 _SHARES = [twentieths / 20 for twentieths in range(21)]
 _FEWEST_NEIGHBOURS = 8  # to learn a share from
-# Deviations by which the untouched work of two settings must differ to be taken for touched. By chance that happens in
-# one of twenty studies, which then only know less.
-_TOUCHED = 2.0
+_FEWEST_TO_TELL = 6  # differences, of whether untouched work is touched
 
 
 @dataclass(frozen=True)
@@ -84,21 +82,21 @@ def share_of(series: Iterable[Sequence[Times]]) -> float:
     return _SHARES[int(np.argmin(np.abs(np.concatenate(neighbours, axis=1)).mean(axis=1)))]
 
 
-def is_touched(current: Sequence[Times], other: Sequence[Times]) -> bool:
-    """Whether the work that should not depend on buckets takes longer or shorter with the other setting's, after all.
+def is_touched(pairs: Iterable[tuple[Sequence[Times], Times]], deviations: float) -> bool:
+    """Whether the work that should not depend on buckets takes longer or shorter with another setting's, after all.
 
     Args:
-        current: a block of each round.
-        other: the other setting's, of the same rounds.
+        pairs: blocks of the current setting, and one of the other that ran close to them.
+        deviations: of the mean difference, by which that must be off zero.
     """
-    rounds = [
-        Times(one.untouched_ns).level() - Times(two.untouched_ns).level()
-        for one, two in zip(current, other, strict=True)
-        if one.untouched_ns and two.untouched_ns
+    longer = [
+        math.fsum(Times(one.untouched_ns).level() for one in current) / len(current) - Times(other.untouched_ns).level()
+        for current, other in pairs
+        if all(one.untouched_ns for one in (*current, other))
     ]
-    if len(rounds) < 2:
+    if len(longer) < _FEWEST_TO_TELL:
         return False
-    return abs(float(np.mean(rounds))) > _TOUCHED * float(np.std(rounds, ddof=1)) / math.sqrt(len(rounds))
+    return abs(center_of(longer)) > deviations * deviation_of(longer) / math.sqrt(len(longer))
 
 
 def speedup_of(log_gain: float) -> float:

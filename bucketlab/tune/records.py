@@ -81,6 +81,7 @@ class RoundRecord(msgspec.Struct, kw_only=True):
     step_ns: dict[str, list[int]]  # trial number, or "current"
     untouched_ns: dict[str, list[int]] = {}
     share: float = 0.0  # of the untouched work, taken off each step; see `pairs`
+    owner: str = ""
     at: float  # seconds since 1970
 
     def round(self) -> Round | None:

@@ -70,12 +70,15 @@ _TOO_WIDE = 2.0  # times what is wanted: the result says so, and what would help
 _CLEARLY_WORSE = 2.0  # deviations by which the second drops out of the race, from half of it on
 _SHARE_FOR_SEARCH = 0.55  # of a limited number of steps
 _PAIR = 1.5  # variance of a trial's speed-up, of a block's: its own block, and the mean of two neighbours
-_TOUCHED = (
+# Deviations by which untouched work must differ to be taken for touched. Two are there by chance in less than a tenth
+# of studies, which then only know less. Of the many layouts before the race some would be, and would look better or
+# worse for it than they are.
+_TOUCHED, _SURELY_TOUCHED = 2.0, 4.0
+_IS_TOUCHED = (
     "the forward pass and the optimizer took another time with these buckets, too: steps are compared whole, "
     "which is less exact"
 )
 _LEARN_SHARE_EVERY = 8  # blocks of the current setting
-_STORED = "rounds"  # of narrowing, whoever ran them
 _ATTEMPTS = 3  # at a block that comes back without steps or fails with the current setting
 
 
@@ -190,7 +193,8 @@ class Tuner:
         self._current_ns: list[int] = []
         self._typical_ns = step_ns
         self._final: list[Round] = []
-        self._touched: dict[int, tuple[int, bool]] = {}  # by finalist, rounds and what they say
+        # By trial, what its blocks say; how many and how strictly asked.
+        self._touched: dict[int, tuple[tuple[int, float] | None, bool]] = {}
         self._finalists: list[Arm] = []
         self._race_block_steps = _RACE_BLOCK_STEPS
         if step_budget is not None and self._race_steps() > step_budget * (1 - _SHARE_FOR_SEARCH):
@@ -207,6 +211,10 @@ class Tuner:
     def is_open(self) -> bool:
         """Whether `next_block` has not to wait any more until the study is opened, or cannot be."""
         return self._loading.done() and self._preparing.done()
+
+    def has_begun(self) -> bool:
+        """Whether a block was asked for, and what the study knew before was read."""
+        return self._run is not None or self.finished
 
     def next_block(self) -> Block | None:
         """What to train next, None once the study is over. The same block again until it was told of.
@@ -263,7 +271,7 @@ class Tuner:
     def progress(self) -> Progress:
         """For a display; cheap enough for every step."""
         steps_left = self._steps_left()
-        gains = {arm.number: arm.gain(self._share) for arm in self._arms}
+        gains = {arm.number: arm.gain(self._share_of(arm)) for arm in self._arms}
         usable = [arm for arm in self._arms if arm.is_measured and arm.failure is None]
         best = max(usable, key=lambda arm: gains[arm.number], default=None)
         gain = gains[best.number] if best else None
@@ -326,7 +334,7 @@ class Tuner:
             if len(self._series[self._records.owner]) % _LEARN_SHARE_EVERY == 0:
                 self._share = share_of(self._series.values())
             arm.pairs[-1] = Pair([before, after], told.times)
-            gain = log_gain([before, after], told.times, self._share)
+            gain = log_gain([before, after], told.times, self._share_of(arm))
             self._learn(arm, gain)
             self._records.complete(created, math.exp(-gain))
             before = after
@@ -350,6 +358,7 @@ class Tuner:
             raise _Over("no other buckets than the current ones could be measured")
         self._finalists = finalists
         self._planned_rounds = self._planned_rounds or self._rounds_needed()
+        self._plan_again()  # a launch before this one may have ended in between
         while len(self._final) < self._planned_rounds:
             racing = self._racing()
             if not self._affords(len(racing) + 1):
@@ -362,8 +371,7 @@ class Tuner:
                 self._finalists = left
             if measured is not None:
                 self._final.append(measured)
-                if len(self._final) == _FEWEST_ROUNDS:
-                    self._plan_again()
+                self._plan_again()
         self.reason = "the final race is run"
 
     def _racing(self) -> list[Arm]:
@@ -444,6 +452,7 @@ class Tuner:
                 of=sorted(arm.number for arm in arms),
                 tried=self._tried(),
                 planned=self._planned_rounds or _NARROWING_ROUNDS,
+                owner=self._records.owner,
                 step_ns=by_name(current, others, lambda times: times.step_ns),
                 untouched_ns=by_name(current, others, lambda times: times.untouched_ns),
                 share=self._share,
@@ -590,7 +599,7 @@ class Tuner:
             if record.stage != "narrowing" or measured is None:
                 continue
             self._current_ns += measured.current.step_ns
-            self._series.setdefault(_STORED, []).append(measured.current)
+            self._series.setdefault(record.owner, []).append(measured.current)
             for arm in self._arms:
                 if arm.number in measured.others:
                     arm.pairs.append(measured.pair_of(arm.number))
@@ -670,7 +679,7 @@ class Tuner:
         believed = Beliefs.of(
             np.array([features_of(arm.key.bucket_bytes, self._options_as_numbers(arm)) for arm in arms]),
             np.array([self.space.predicted_gain(arm.key.bucket_bytes) for arm in arms]),
-            [arm.gains(self._share) for arm in arms],
+            [arm.gains(self._share_of(arm)) for arm in arms],
             math.sqrt(_PAIR) * self._block_noise(),
         )
         ranked = sorted(range(len(arms)), key=lambda one: -believed.mean[one])
@@ -687,18 +696,27 @@ class Tuner:
 
     def _gains_of(self, arm: Arm) -> list[float]:
         """Of each round of the final race."""
-        share = 0.0 if self._is_touched(arm) else self._share
+        share = self._share_of(arm)
         return [one.gain_of(arm.number, share) for one in self._final if arm.number in one.others]
 
+    def _whole_gain(self, arm: Arm) -> float:
+        """Of the final race's whole steps, with nothing taken off."""
+        return center_of([one.gain_of(arm.number, 0.0) for one in self._final if arm.number in one.others])
+
+    def _share_of(self, arm: Arm) -> float:
+        """None of it where options differ that change how the optimizer or the forward pass runs, or seem to."""
+        return 0.0 if arm.key.options != self._current_key.options or self._is_touched(arm) else self._share
+
     def _is_touched(self, arm: Arm) -> bool:
-        """As of the last round."""
+        """By all that was measured of it, as of now."""
         if not self._share:
             return False
-        ran = [one for one in self._final if arm.number in one.others]
-        rounds, touched = self._touched.get(arm.number, (-1, False))
-        if rounds != len(ran):
-            touched = is_touched([one.current for one in ran], [one.others[arm.number] for one in ran])
-            self._touched[arm.number] = len(ran), touched
+        pairs = [*arm.pairs, *(one.pair_of(arm.number) for one in self._final if arm.number in one.others)]
+        deviations = _TOUCHED if arm in self._finalists else _SURELY_TOUCHED
+        known, touched = self._touched.get(arm.number, (None, False))
+        if known != (len(pairs), deviations):
+            touched = is_touched([(pair.current, pair.own) for pair in pairs], deviations)
+            self._touched[arm.number] = (len(pairs), deviations), touched
         return touched
 
     def _leader(self) -> Arm:
@@ -723,14 +741,14 @@ class Tuner:
         return self._rounds_for(deviation)
 
     def _plan_again(self) -> None:
-        """More rounds where those of the race vary more than the search let expect; what they say is not looked at."""
-        if self._finalists:
-            varies = max(deviation_of(self._gains_of(arm)) for arm in self._finalists)
+        """Once, where rounds vary more than the search let expect: more of them. What they say is not looked at."""
+        if self._finalists and len(self._final) == _FEWEST_ROUNDS:
+            varies = max(deviation_of(self._gains_of(arm)) for arm in self._finalists if self._gains_of(arm))
             self._planned_rounds = max(self._planned_rounds, self._rounds_for(varies))
 
     def _rounds_for(self, deviation: float) -> int:
         """Whose speed-ups have this standard deviation."""
-        tight = _tight(max(abs(arm.gain(self._share)) for arm in self._finalists))
+        tight = _tight(max(abs(arm.gain(self._share_of(arm))) for arm in self._finalists))
         quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
         return min(self.most_rounds, max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
 
@@ -765,7 +783,8 @@ class Tuner:
         gains = self._gains_of(leader) if leader else []
         interval = self._interval(leader) if leader and len(gains) >= _FEWEST_ROUNDS else None
         gain = center_of(gains) if gains else None
-        significant = interval is not None and interval[0] > 0
+        # Whole steps must not say the contrary: what seems untouched may still be touched a little.
+        significant = bool(leader and interval and interval[0] > 0 and self._whole_gain(leader) > 0)
         raced = [ns for one in self._final for ns in one.current.step_ns] or self._current_ns
         base_ns = float(np.median(raced)) if raced else None
         current_bytes = self.job.current_bucket_bytes
@@ -786,7 +805,7 @@ class Tuner:
             ci95=None if interval is None else (speedup_of(interval[0]), speedup_of(interval[1])),
             significant=significant,
             rounds=len(self._final),
-            untouched_share=0.0 if leader is not None and self._is_touched(leader) else self._share,
+            untouched_share=self._share if leader is None else self._share_of(leader),
             finished=self.finished,
             reason=self.reason,
             how_to_apply=how_to_apply(leader.candidate, self.job) if leader and significant else "keep your setting",
@@ -795,7 +814,7 @@ class Tuner:
             notes=[
                 *self.notes,
                 *(self._doubts(gain, interval) if gain is not None and interval is not None else []),
-                *([_TOUCHED] if leader is not None and self._is_touched(leader) else []),
+                *([_IS_TOUCHED] if leader is not None and self._is_touched(leader) else []),
                 *([self._records.trouble] if self._records.trouble else []),
             ],
         )
@@ -814,7 +833,7 @@ class Tuner:
 
     def _trial(self, arm: Arm) -> TunedTrial:
         raced = self._gains_of(arm) if arm in self._finalists else []
-        gain = center_of(raced) if raced else arm.gain(self._share)
+        gain = center_of(raced) if raced else arm.gain(self._share_of(arm))
         return TunedTrial(
             number=arm.number,
             params=params_of(arm.candidate, self.space)[0],

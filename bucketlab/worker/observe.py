@@ -256,6 +256,8 @@ class Observer:
         """To step; one that wraps another takes that one's time with it."""
         if self.clock is None or os.getpid() != self._pid or self.step_now is None:
             return
+        if self._backwards_running or not self._is_relevant(optimizer):  # it steps while gradients are still reduced
+            return
         if self._optimizing is None or self._optimizing[0] == id(optimizer):
             self._optimizing = id(optimizer), self.clock.mark(), self.step_now.backwards
 

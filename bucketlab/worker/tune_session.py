@@ -32,7 +32,7 @@ from bucketlab.worker import ddp
 from bucketlab.worker.emulate import Emulation
 from bucketlab.worker.session import Flow, Session, cannot_write
 from bucketlab.worker.setting import InPlace, why_not_in_place
-from bucketlab.worker.untouched import untouched_ns
+from bucketlab.worker.untouched import Untouched, forward_waits
 
 if TYPE_CHECKING:
     from bucketlab.worker.config import TuneTask
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _STEPS_BEFORE = 12  # timed with nothing changed: what prediction starts from
 _SETTLE_STEPS = 2  # of a new reducer: DDP forms its buckets once more after the first
 _SETTLE_STEPS_STATIC = 3
+_MOST_WAITING_STEPS = 10
 _SHOW_SECONDS = 0.5  # from one look at how far the study is to the next, for which training waits
 _NOT_USABLE_NS = 2**62  # a step that is not like the others; the greatest of all ranks' times wins
 
@@ -71,6 +72,7 @@ class TuneSession(Session):
         self.emulation: Emulation | None = None
         self.own_ns = 0  # spent between steps while tuning
         self.began_ns: int | None = None
+        self._forward_waits = False
         self._progress: Progress | None = None  # as it was last shown
         self._show_again_at = 0.0  # on the monotonic clock
         super().__init__(observer)
@@ -98,6 +100,8 @@ class TuneSession(Session):
             known = self._gather()
         if known is not None:
             self.tuner = self._open_study(known)
+        with self._phase("timing", _MOST_WAITING_STEPS):
+            yield from self._train_until_it_is_open()
         with self._phase("tuning"):
             yield from self._tune()
         with self._phase("writing"):
@@ -161,7 +165,7 @@ class TuneSession(Session):
     def _tune(self) -> Flow:
         settings = InPlace(self.modules, self.emulation)
         self.own_ns, self.began_ns = 0, time.perf_counter_ns()
-        yield from self._train_until_it_is_open()
+        self._forward_waits = forward_waits(self.modules)
         number = 0
         while (order := self.exchange.from_rank_0(f"block/{number}", self._next_order(), Order)).steps:
             failed = self._put_in_force(settings, order.candidate, number)
@@ -183,13 +187,14 @@ class TuneSession(Session):
             raise WorkFailed(order.failure)
 
     def _train_until_it_is_open(self) -> Flow:
-        """A thread imports Optuna and opens the study, for which no step has to wait."""
-        number = 0
-        while self.exchange.from_rank_0(f"opening/{number}", self.tuner is not None and not self.tuner.is_open(), bool):
+        """A thread imports Optuna and opens the study, which takes a second; a few steps need not wait for it."""
+        for number in range(_MOST_WAITING_STEPS):
+            opening = self.tuner is not None and not self.tuner.is_open()
+            if not self.exchange.from_rank_0(f"opening/{number}", opening, bool):
+                break
             yield
-            number += 1
-        if self.tuner is not None:
-            self.tuner.steps += number
+            if self.tuner is not None:
+                self.tuner.steps += 1
 
     # ---- a block ------------------------------------------------------------------------------------------------
 
@@ -238,14 +243,19 @@ class TuneSession(Session):
             clock.between(one.start, one.end) if is_usual else _NOT_USABLE_NS
             for one, is_usual in zip(steps, usual, strict=True)
         ]
-        untouched = [untouched_ns(one, clock) or _NOT_USABLE_NS for one in steps]
+        untouched = [Untouched.of(one, clock) for one in steps]
+        # Where ranks wait for each other in the forward pass, the shortest one is that of the rank which waits least.
+        sign = -1 if self._forward_waits else 1
+        forwards, optimizers = [sign * one.forward_ns for one in untouched], [one.optimizer_ns for one in untouched]
         valid = self.emulation is None or self.emulation.report().valid
-        shared = torch.tensor([*walls, *untouched, 0 if valid else 1], dtype=torch.int64, device=self.device)
+        mine = [*walls, *forwards, *optimizers, 0 if valid else 1]
+        shared = torch.tensor(mine, dtype=torch.int64, device=self.device)
         dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.modules[0].process_group)
         *slowest, failed = shared.tolist()
-        pairs = list(zip(slowest[: len(steps)], slowest[len(steps) :], strict=True))
-        measured = [pair for pair in pairs if pair[0] < _NOT_USABLE_NS]
-        known = all(untouched < _NOT_USABLE_NS for _, untouched in measured)
+        of_steps = list(zip(*(slowest[part :: len(steps)] for part in range(len(steps))), strict=True))
+        measured = [(wall, abs(forward) + optimizer) for wall, forward, optimizer in zip(*of_steps, strict=True)]
+        measured = [(wall, untouched) for wall, untouched in measured if wall < _NOT_USABLE_NS]
+        known = all(untouched for _, untouched in measured)
         return Times([wall for wall, _ in measured], [one for _, one in measured] if known else []), failed
 
     def step_ended(self, step: Step) -> None:
@@ -280,7 +290,7 @@ class TuneSession(Session):
         self._write_result()
 
     def _write_result(self) -> None:
-        if self.tuner is None:
+        if self.tuner is None or not self.tuner.has_begun():
             return
         result = self._with_facts(self.tuner.result())
         self.tuner.close()

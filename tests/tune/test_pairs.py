@@ -120,7 +120,12 @@ def test_untouched_work_that_settings_change_is_noticed() -> None:
     rng = np.random.default_rng(7)
     current = blocks_of(rng, 12)
     slower = [Times(one.step_ns, [round(1.2 * ns) for ns in one.untouched_ns]) for one in blocks_of(rng, 12)]
-    assert is_touched(current, slower)
-    assert not is_touched([Times(one.step_ns) for one in current], slower)
-    by_chance = [is_touched(blocks_of(rng, 12), blocks_of(rng, 12)) for _ in range(400)]
+    assert is_touched(in_rounds(current, slower), 2)
+    assert not is_touched(in_rounds(current, slower)[:5], 2)
+    assert not is_touched(in_rounds([Times(one.step_ns) for one in current], slower), 2)
+    by_chance = [is_touched(in_rounds(blocks_of(rng, 12), blocks_of(rng, 12)), 2) for _ in range(400)]
     assert 0.02 < np.mean(by_chance) < 0.12
+
+
+def in_rounds(current: list[Times], other: list[Times]) -> list[tuple[list[Times], Times]]:
+    return [([one], two) for one, two in zip(current, other, strict=True)]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
-from bucketlab.worker.clock import HostClock
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bucketlab.worker.clock import CudaClock, HostClock
 from bucketlab.worker.observe import Step
-from bucketlab.worker.untouched import untouched_ns
+from bucketlab.worker.untouched import Untouched, forward_waits
 
 WHOLE = Step(
     start=0,
@@ -20,12 +27,28 @@ WHOLE = Step(
 )
 
 
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 def test_it_is_the_forward_pass_without_what_waits_for_data_and_every_optimizer() -> None:
-    assert untouched_ns(WHOLE, HostClock()) == (40 - 10) - (25 - 20) + (90 - 85) + (99 - 90)
+    assert Untouched.of(WHOLE, HostClock()) == Untouched((40 - 10) - (25 - 20), (90 - 85) + (99 - 90))
 
 
 def test_it_is_what_could_be_seen_of_that() -> None:
-    compiled = replace(WHOLE, called=None, loading=[])
-    assert untouched_ns(compiled, HostClock()) == 14
-    assert untouched_ns(replace(WHOLE, optimizing=[]), HostClock()) == 25
-    assert untouched_ns(replace(compiled, optimizing=[]), HostClock()) is None
+    assert Untouched.of(replace(WHOLE, called=None, loading=[]), HostClock()) == Untouched(0, 14)
+    assert Untouched.of(replace(WHOLE, optimizing=[]), HostClock()) == Untouched(25, 0)
+
+
+def test_on_a_gpu_nothing_is_taken_for_untouched() -> None:
+    assert Untouched.of(WHOLE, CudaClock()) == Untouched(0, 0)
+
+
+def test_forward_passes_wait_for_other_ranks_where_buffers_are_broadcast(alone: None) -> None:
+    plain = DistributedDataParallel(nn.Linear(2, 2))
+    normed = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    assert not forward_waits([plain])
+    assert forward_waits([plain, normed])
