@@ -70,10 +70,10 @@ _TOO_WIDE = 2.0  # times what is wanted: the result says so, and what would help
 _CLEARLY_WORSE = 2.0  # deviations by which the second drops out of the race, from half of it on
 _SHARE_FOR_SEARCH = 0.55  # of a limited number of steps
 _PAIR = 1.5  # variance of a trial's speed-up, of a block's: its own block, and the mean of two neighbours
-# Deviations by which untouched work must differ to be taken for touched. Two are there by chance in less than a tenth
-# of studies, which then only know less. Of the many layouts before the race some would be, and would look better or
-# worse for it than they are.
-_TOUCHED, _SURELY_TOUCHED = 2.0, 4.0
+# Deviations by which untouched work must differ to be taken for touched. So many are there by chance in one of twenty
+# studies, which then only know less. Of the many layouts before the race some would be, and would look better or worse
+# for it than they are.
+_TOUCHED, _SURELY_TOUCHED = 2.5, 4.0
 _IS_TOUCHED = (
     "the forward pass and the optimizer took another time with these buckets, too: steps are compared whole, "
     "which is less exact"
@@ -699,10 +699,6 @@ class Tuner:
         share = self._share_of(arm)
         return [one.gain_of(arm.number, share) for one in self._final if arm.number in one.others]
 
-    def _whole_gain(self, arm: Arm) -> float:
-        """Of the final race's whole steps, with nothing taken off."""
-        return center_of([one.gain_of(arm.number, 0.0) for one in self._final if arm.number in one.others])
-
     def _share_of(self, arm: Arm) -> float:
         """None of it where options differ that change how the optimizer or the forward pass runs, or seem to."""
         return 0.0 if arm.key.options != self._current_key.options or self._is_touched(arm) else self._share
@@ -783,8 +779,7 @@ class Tuner:
         gains = self._gains_of(leader) if leader else []
         interval = self._interval(leader) if leader and len(gains) >= _FEWEST_ROUNDS else None
         gain = center_of(gains) if gains else None
-        # Whole steps must not say the contrary: what seems untouched may still be touched a little.
-        significant = bool(leader and interval and interval[0] > 0 and self._whole_gain(leader) > 0)
+        significant = interval is not None and interval[0] > 0
         raced = [ns for one in self._final for ns in one.current.step_ns] or self._current_ns
         base_ns = float(np.median(raced)) if raced else None
         current_bytes = self.job.current_bucket_bytes
