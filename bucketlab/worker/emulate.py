@@ -361,7 +361,8 @@ class _HostLink:
         self._link = link
         self._tally = tally
         self._numbers = itertools.count()
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Not a SimpleQueue: its `get` waits for ever where a short timeout is over before it looks (CPython 3.11).
+        self._inbox: queue.Queue[Callable[[], None] | None] = queue.Queue()
         # In the order of sending, which is that of arrival: each with what tells when it was ready everywhere.
         self._arriving: deque[tuple[Transfer, Callable[[], int | None]]] = deque()
         self._open: dict[int, tuple[_Outcome, torch.Tensor]] = {}  # number of a transfer -> what DDP waits for
