@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -32,7 +33,17 @@ from bucketlab.errors import WorkFailed
 from bucketlab.link.curve import LinkCurve
 from bucketlab.predict.replay import ModuleGradients, Timeline, replay
 from bucketlab.worker import ddp
-from bucketlab.worker.emulate import Emulated, Emulation, Lateness, ModelledLink, SleepRate, Transfer, _Step
+from bucketlab.worker.emulate import (
+    Emulated,
+    Emulation,
+    Lateness,
+    ModelledLink,
+    SleepRate,
+    Transfer,
+    _HostLink,
+    _Step,
+    _Tally,
+)
 
 WIDTH = 32
 STEPS = 10
@@ -131,6 +142,23 @@ def test_among_a_power_of_two_ranks_both_ways_to_average_give_the_same_bits(rank
 
 
 # ---- one process ---------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_for_messages_that_is_over_before_it_begins_ends() -> None:
+    """One of `queue.SimpleQueue` does not, once in some thousand times: all ranks then hung in their backward pass."""
+    link = _HostLink(ModelledLink(LinkCurve.straight(1000, 1.0), 1), _Tally())
+    kind = type(link._inbox)
+    link.stop()
+
+    def wait() -> None:
+        for _ in range(50_000):
+            with contextlib.suppress(queue.Empty):
+                kind().get(timeout=65e-9)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(120)
+    assert not waiting.is_alive()
 
 
 @pytest.fixture(scope="module")
