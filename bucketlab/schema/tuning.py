@@ -164,7 +164,7 @@ class Tuning(msgspec.Struct, kw_only=True):
     significant: bool  # the interval lies above zero. If not, the answer is: keep your setting
     rounds: int  # of the final race
     # Of the time of forward pass and optimizer, which buckets do not touch: taken off each step before settings are
-    # compared. Speed-ups are of whole steps.
+    # compared. Speed-ups are estimates for whole steps all the same.
     untouched_share: float = 0.0
     finished: bool  # False: the script ended before the race did
     reason: str  # why it ended, in one sentence

@@ -194,7 +194,7 @@ class Tuner:
         self._typical_ns = step_ns
         self._final: list[Round] = []
         # By trial, what its blocks say; how many and how strictly asked.
-        self._touched: dict[int, tuple[tuple[int, float] | None, bool]] = {}
+        self._touched: dict[int, tuple[tuple[int, float], bool]] = {}
         self._finalists: list[Arm] = []
         self._race_block_steps = _RACE_BLOCK_STEPS
         if step_budget is not None and self._race_steps() > step_budget * (1 - _SHARE_FOR_SEARCH):
@@ -709,7 +709,7 @@ class Tuner:
             return False
         pairs = [*arm.pairs, *(one.pair_of(arm.number) for one in self._final if arm.number in one.others)]
         deviations = _TOUCHED if arm in self._finalists else _SURELY_TOUCHED
-        known, touched = self._touched.get(arm.number, (None, False))
+        known, touched = self._touched.get(arm.number, ((0, deviations), False))
         if known != (len(pairs), deviations):
             touched = is_touched([(pair.current, pair.own) for pair in pairs], deviations)
             self._touched[arm.number] = (len(pairs), deviations), touched

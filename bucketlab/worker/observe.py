@@ -94,6 +94,7 @@ class Observer:
         self._relevant: dict[int, bool] = {}
         self._syncing_forward: bool | None = None
         self._pause_began: Mark | None = None  # None while the model runs
+        self._times_optimizers = False  # as is asked for on CPUs only
         # The optimizer that steps now, by its id, since when, and after how many backward passes of the step.
         self._optimizing: tuple[int, Mark, int] | None = None
         self._backwards_running = 0  # reentrant checkpointing has some within another
@@ -128,6 +129,7 @@ class Observer:
 
         device = next(module.parameters()).device
         self.clock = clock_for(device)
+        self._times_optimizers = device.type == "cpu"
         self.session = self._session()
 
     def _session(self) -> Session:
@@ -254,12 +256,21 @@ class Observer:
 
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """To step; one that wraps another takes that one's time with it."""
-        if self.clock is None or os.getpid() != self._pid or self.step_now is None:
+        if self.clock is None or not self._times_optimizers or os.getpid() != self._pid or self.step_now is None:
             return
         if self._backwards_running or not self._is_relevant(optimizer):  # it steps while gradients are still reduced
             return
         if self._optimizing is None or self._optimizing[0] == id(optimizer):
             self._optimizing = id(optimizer), self.clock.mark(), self.step_now.backwards
+
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._optimizing is None or self._optimizing[0] != id(optimizer):
+            return
+        _, began, backwards = self._optimizing
+        self._optimizing = None
+        if self.step_now is not None and self.step_now.backwards == backwards:
+            assert self.clock is not None
+            self.step_now.optimizing.append((began, self.clock.mark()))
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
         if os.getpid() != self._pid:  # a fork of the training process is none of our business
@@ -270,17 +281,11 @@ class Observer:
         if not self.modules:
             self._maybe_give_up()
             return
-        if self.session is None:
+        self._optimizer_ends(optimizer)
+        if self.session is None or not self._is_relevant(optimizer) or not self._ends_a_step(optimizer):
             return
         assert self.clock is not None
         now = self.clock.mark()
-        if self._optimizing is not None and self._optimizing[0] == id(optimizer):
-            _, began, backwards = self._optimizing
-            if self.step_now is not None and self.step_now.backwards == backwards:
-                self.step_now.optimizing.append((began, now))
-            self._optimizing = None
-        if not self._is_relevant(optimizer) or not self._ends_a_step(optimizer):
-            return
         finished, self.step_now = self.step_now, Step(start=now)
         if finished is not None:
             finished.end = now

@@ -252,11 +252,10 @@ class TuneSession(Session):
         shared = torch.tensor(mine, dtype=torch.int64, device=self.device)
         dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.modules[0].process_group)
         *slowest, failed = shared.tolist()
-        of_steps = list(zip(*(slowest[part :: len(steps)] for part in range(len(steps))), strict=True))
-        measured = [(wall, abs(forward) + optimizer) for wall, forward, optimizer in zip(*of_steps, strict=True)]
-        measured = [(wall, untouched) for wall, untouched in measured if wall < _NOT_USABLE_NS]
-        known = all(untouched for _, untouched in measured)
-        return Times([wall for wall, _ in measured], [one for _, one in measured] if known else []), failed
+        walls, forwards, optimizers = (slowest[part * len(steps) : (part + 1) * len(steps)] for part in range(3))
+        usable = [number for number, wall in enumerate(walls) if wall < _NOT_USABLE_NS]
+        outside = [abs(forwards[number]) + optimizers[number] for number in usable]
+        return Times([walls[number] for number in usable], outside if all(outside) else []), failed
 
     def step_ended(self, step: Step) -> None:
         began_ns = time.perf_counter_ns()

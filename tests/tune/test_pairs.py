@@ -98,7 +98,7 @@ def test_the_share_is_that_which_steps_have_in_common_with_untouched_work() -> N
 
 def test_speedups_vary_less_with_a_share_and_are_right_with_any() -> None:
     rng = np.random.default_rng(5)
-    gains = {share: [] for share in (0.0, 0.4, 0.7)}  # type: dict[float, list[float]]
+    gains: dict[float, list[float]] = {share: [] for share in (0.0, 0.4, 0.7)}
     for _ in range(200):
         [current], [other] = blocks_of(rng, 1), blocks_of(rng, 1, log_step=-0.05)
         for share, of_share in gains.items():
