@@ -38,7 +38,7 @@ RATES_MBIT = (1000, 4000)
 MODELS = ("transformer", "convnet", "wide")
 SMALL = tuple(f"small-{one}" for one in MODELS)  # of a sixth, whose steps are so short that a grid gets many rounds
 _TRIALS = 40
-_SETTLING_STEPS, _TIMED_STEPS, _TIMED_STEPS_OF_FEW = 3, 4, 8
+_SETTLING_STEPS, _TIMED_STEPS, _TIMED_STEPS_OF_FEW = 3, 4, 12
 _ALL_ROUNDS = 3
 _FEW = 12  # layouts, or fewer
 _NEAR = 0.01
@@ -72,6 +72,11 @@ class Case(msgspec.Struct, kw_only=True):
     tuning_seconds: float  # of the launch, until the setting was found
     launch_seconds: float  # of one launch of the script that makes a fortieth of the study's steps
     grid: list[Arm]
+    search_seconds: float | None = None  # of the launch, until the last trial was measured
+    search_launch_seconds: float | None = None  # of one launch that makes one trial's share of the steps until then
+
+    def search_steps(self) -> int:
+        return max((one.after_steps or 0 for one in self.tuning.trials), default=0)
 
 
 # ---- measuring --------------------------------------------------------------------------------------------------
@@ -96,22 +101,35 @@ def _run(folder: Path, model: str, rate_mbit: int, predicted: bool, seconds: int
         began = time.time()
         autotune = ["bucketlab", "run", "--autotune", *options]
         _launch(folder, hosts, lambda host: [*autotune, "--out", str(folder / host)], script)
-        tuning = msgspec.json.decode((folder / hosts[0].name / "bench" / RESULT).read_bytes(), type=Tuning)
-        found = (folder / hosts[0].name / "bench" / RESULT).stat().st_mtime
-        steps = max(1, tuning.steps // LAUNCHES)
-        launched = time.time()
-        _launch(folder, hosts, lambda host: ["torch.distributed.run"], [*script, "--steps", str(steps)])
-        ended = time.time()
-    case = Case(
-        model=model,
-        mbit_per_s=rate_mbit,
-        predicted=predicted,
-        tuning=tuning,
-        tuning_seconds=found - began,
-        launch_seconds=ended - launched,
-        grid=msgspec.json.decode((folder / "grid.json").read_bytes(), type=list[Arm]),
-    )
+        study = folder / hosts[0].name / "bench"
+        tuning = msgspec.json.decode((study / RESULT).read_bytes(), type=Tuning)
+        case = Case(
+            model=model,
+            mbit_per_s=rate_mbit,
+            predicted=predicted,
+            tuning=tuning,
+            tuning_seconds=(study / RESULT).stat().st_mtime - began,
+            launch_seconds=0.0,
+            grid=msgspec.json.decode((folder / "grid.json").read_bytes(), type=list[Arm]),
+            search_seconds=_last_trial_at(study / "study.db") - began,
+        )
+
+        def launch_of(steps: int) -> float:
+            launched = time.time()
+            _launch(folder, hosts, lambda host: ["torch.distributed.run"], [*script, "--steps", str(max(1, steps))])
+            return time.time() - launched
+
+        case.launch_seconds = launch_of(tuning.steps // LAUNCHES)
+        case.search_launch_seconds = launch_of(case.search_steps() // len(tuning.trials))
     (folder / "case.json").write_bytes(msgspec.json.encode(case))
+
+
+def _last_trial_at(database: Path) -> float:
+    """Seconds since the epoch at which the last trial was complete."""
+    import optuna
+
+    study = optuna.load_study(study_name=None, storage=f"sqlite:///{database}")
+    return max(trial.datetime_complete.timestamp() for trial in study.trials if trial.datetime_complete)
 
 
 def _launch(folder: Path, hosts: Any, command: Any, script: list[str]) -> None:
@@ -331,10 +349,17 @@ def _line(case: Case) -> str:
     )
     found = f"such a setting first tried after {found_after(case)} steps; " if is_known(case) else ""
     launches = case.launch_seconds * LAUNCHES
+    search = ""
+    if case.search_seconds is not None and case.search_launch_seconds is not None:
+        of_trials = case.search_launch_seconds * len(tuning.trials)
+        search = (
+            f"{len(tuning.trials)} trials in {case.search_steps()} steps, {case.search_seconds:.0f} s against "
+            f"{of_trials:.0f} s of as many launches ({case.search_seconds / of_trials:.2f}); in all "
+        )
     return (
         f"{case.model} at {case.mbit_per_s} Mbit/s{'' if case.predicted else ', no prediction'}: "
         f"{'takes' if tuning.significant else 'keeps'} {chosen.bucket_cap_mb or chosen.bucket_cap_mb_list} MiB, "
-        f"measured {speedup}; {near} ({rounds[0]} to {rounds[-1]} rounds); {found}"
+        f"measured {speedup}; {near} ({rounds[0]} to {rounds[-1]} rounds); {found}{search}"
         f"{tuning.steps} steps, {case.tuning_seconds:.0f} s against {launches:.0f} s of {LAUNCHES} launches "
         f"({case.tuning_seconds / launches:.2f}); own work {tuning.own_share or 0:.1%} of the time"
     )

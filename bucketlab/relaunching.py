@@ -29,6 +29,7 @@ from bucketlab.schema.tuning import CURRENT, Candidate, Tuning
 from bucketlab.tune import Block, JobFacts, Progress, Tuner
 from bucketlab.tune.files import RESULT
 from bucketlab.tune.records import shown_url
+from bucketlab.tune.tuner import MOST_ROUNDS
 from bucketlab.tune.words import progress_line
 from bucketlab.worker.config import Setting, TuneTask
 
@@ -141,7 +142,7 @@ def _led(launches: _Launches, task: TuneTask, first: Profile, tell: Callable[[Bl
         task.study,
         task.trials,
         task.steps,
-        most_rounds=task.rounds,
+        most_rounds=task.rounds or MOST_ROUNDS,  # a launch each: their steps' own time is the least of it
         settle_steps=0,
     )
     try:

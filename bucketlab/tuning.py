@@ -60,7 +60,7 @@ class TuneOptions(LaunchOptions):
     study: str | None = None
     storage: str | None = None
     trials: int = 40
-    rounds: int = 30  # of the final race, at most
+    rounds: int | None = None  # of the final race, at most; None: see `Tuner`
     steps: int | None = None
     predict: bool = True
     choices: Choices = field(default_factory=dict)  # environment variables to search too: see `environments`

@@ -24,9 +24,8 @@ _STUDY_OPTIONS = [
     click.option(
         "--rounds",
         type=click.IntRange(12),
-        default=30,
-        help="Rounds of the final race, at most; it takes no more than its interval needs.",
-        show_default=True,
+        help="Rounds of the final race, at most; it takes no more than its interval needs. If not given: 30, or as "
+        "many as take a minute and a half.",
     ),
     click.option("--steps", type=click.IntRange(50), help="Training steps to spend in a launch, at most."),
     click.option(

@@ -56,14 +56,17 @@ class Beliefs:
         values = np.array([float(np.median(gains[one])) for one in known]) - expected[known]
         variances = max(noise, _LEAST_NOISE) ** 2 / counts
         squares = ((features[:, None, :] - features[None, :, :]) ** 2).sum(axis=2)
-        fits = []
-        for smooth, length, own in product(_SMOOTH, _LENGTHS, _OWN):
-            prior = _COMMON**2 + smooth**2 * np.exp(-squares / (2 * length**2)) + own**2 * np.eye(len(gains))
-            fits.append(_Fit.of(prior, known, values, variances, counts < _SPEAK_FOR_THEMSELVES))
-        likelihoods = np.exp([fit.log_likelihood - max(one.log_likelihood for one in fits) for fit in fits])
+        priors = np.array(
+            [
+                _COMMON**2 + smooth**2 * np.exp(-squares / (2 * length**2)) + own**2 * np.eye(len(gains))
+                for smooth, length, own in product(_SMOOTH, _LENGTHS, _OWN)
+            ]
+        )
+        fits = _Fits.of(priors, known, values, variances, counts < _SPEAK_FOR_THEMSELVES)
+        likelihoods = np.exp(fits.log_likelihoods - fits.log_likelihoods.max())
         rng = np.random.default_rng(0)
         shares = rng.multinomial(_DRAWS, likelihoods / likelihoods.sum())
-        return cls(expected + np.concatenate([fit.draws(n, rng) for fit, n in zip(fits, shares, strict=True) if n]))
+        return cls(expected + np.concatenate([fits.draws(one, n, rng) for one, n in enumerate(shares) if n]))
 
     @cached_property
     def mean(self) -> Float64s:
@@ -84,30 +87,36 @@ class Beliefs:
 
 
 @dataclass(frozen=True, eq=False)
-class _Fit:
-    """With one choice of sizes: how likely it makes the measurements, and the distribution given them."""
+class _Fits:
+    """With each choice of sizes: how likely it makes the measurements, and the distribution given them."""
 
-    log_likelihood: float
-    mean: Float64s
-    covariance: Float64s
+    log_likelihoods: Float64s
+    means: Float64s  # of shape (choices, layouts)
+    covariances: Float64s  # of shape (choices, layouts, layouts)
 
     @classmethod
     def of(
-        cls, prior: Float64s, known: list[int], values: Float64s, variances: Float64s, doubtful: NDArray[np.bool_]
-    ) -> _Fit:
-        among, weighed = prior[np.ix_(known, known)], variances
+        cls, priors: Float64s, known: list[int], values: Float64s, variances: Float64s, doubtful: NDArray[np.bool_]
+    ) -> _Fits:
+        """All at once: training waits, and a call of numpy costs more than the arithmetic."""
+        of_known = priors[:, known]
+        among, diagonal = of_known[:, :, known], np.eye(len(known))
+        weighed = np.broadcast_to(variances, (len(priors), len(known)))
         for _ in range(_REWEIGHTED):
-            solved = np.linalg.solve(among + np.diag(weighed), values)
+            solved = np.linalg.solve(among + weighed[:, :, None] * diagonal, values[:, None])[:, :, 0]
             off = weighed * np.abs(solved) / np.sqrt(variances)  # what is left unexplained, in deviations
             weighed = variances * np.where(doubtful, np.maximum(1.0, off / _DISTURBED), 1.0)
-        total = among + np.diag(weighed)
-        solved = np.linalg.solve(total, np.column_stack([values, prior[known]]))
-        log_likelihood = -0.5 * float(values @ solved[:, 0]) - 0.5 * float(np.linalg.slogdet(total)[1])
-        return cls(log_likelihood, prior[:, known] @ solved[:, 0], prior - prior[:, known] @ solved[:, 1:])
+        total = among + weighed[:, :, None] * diagonal
+        column = np.broadcast_to(values[:, None], (len(priors), len(known), 1))
+        solved = np.linalg.solve(total, np.concatenate([column, of_known], axis=2))
+        log_likelihoods = -0.5 * (solved[:, :, 0] @ values + np.linalg.slogdet(total)[1])
+        explained = np.swapaxes(of_known, 1, 2) @ solved
+        return cls(log_likelihoods, explained[:, :, 0], priors - explained[:, :, 1:])
 
-    def draws(self, count: int, rng: np.random.Generator) -> Float64s:
-        root = np.linalg.cholesky(self.covariance + _ROUNDING * np.eye(len(self.mean)))
-        drawn: Float64s = self.mean + rng.standard_normal((count, len(self.mean))) @ root.T
+    def draws(self, choice: int, count: int, rng: np.random.Generator) -> Float64s:
+        mean = self.means[choice]
+        root = np.linalg.cholesky(self.covariances[choice] + _ROUNDING * np.eye(len(mean)))
+        drawn: Float64s = mean + rng.standard_normal((count, len(mean))) @ root.T
         return drawn
 
 

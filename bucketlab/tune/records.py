@@ -52,6 +52,8 @@ _LOCK_SECONDS_AT_FIRST: float = 3  # before anything runs; those who write hold 
 # Tells a process from an earlier one with its number: numbers are given out again, after a container's restart at once.
 _PROCESS = uuid.uuid4().hex[:8]
 
+_LATER_SECONDS = 0.01  # about what happens between two blocks
+
 T = TypeVar("T")
 
 
@@ -121,6 +123,15 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class New:
+    """A trial to write down."""
+
+    record: TrialRecord
+    params: dict[str, Any]  # and their distributions, as Optuna keeps them
+    distributions: dict[str, BaseDistribution]
+
+
+@dataclass(frozen=True)
 class Created:
     """A trial that was just written down."""
 
@@ -152,10 +163,9 @@ class Records:
         """Something else that the training need not wait for."""
         return self._submit(work)
 
-    def create(
-        self, record: TrialRecord, params: dict[str, Any], distributions: dict[str, BaseDistribution]
-    ) -> Future[Created]:
-        return self._submit(self._create, record, params, distributions)
+    def create(self, choose: Callable[[], New | None]) -> Future[tuple[TrialRecord, Created] | None]:
+        """Has the thread choose a trial and write it down; None where there is none to choose."""
+        return self._later(lambda: self._create(choose))
 
     def measured(self, trial: Created, record: TrialRecord) -> None:
         self._write(lambda storage: storage.set_trial_user_attr(trial.trial_id, "bucketlab", _plain(record)))
@@ -181,6 +191,20 @@ class Records:
     def flush(self) -> None:
         """Waits until all is written."""
         self._submit(lambda: None).result()
+
+    def _later(self, work: Callable[[], T]) -> Future[T]:
+        """In some milliseconds, where it writes to a disk or a database.
+
+        Training waits until the next block is chosen and its buckets are made. Were the thread busy meanwhile, each
+        turn of that could wait for the interpreter's lock, for 5 ms at a time.
+        """
+
+        def after_a_while() -> T:
+            if self.url is not None:
+                time.sleep(_LATER_SECONDS)
+            return work()
+
+        return self._submit(after_a_while)
 
     def _submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         try:
@@ -210,7 +234,7 @@ class Records:
             except Exception as error:  # whatever a database does, the training goes on
                 self.trouble = f"the study could not be written to any more: {_reason(error, self.url)}"
 
-        return self._submit(guarded)
+        return self._later(guarded)
 
     def _load(self, job: JobIdentity) -> Stored:
         try:
@@ -272,16 +296,17 @@ class Records:
         _fail(self._storage, trial.trial_id, record)
         return StoredTrial(trial.number, trial.trial_id, record, None, False, trial.begun)
 
-    def _create(
-        self, record: TrialRecord, params: dict[str, Any], distributions: dict[str, BaseDistribution]
-    ) -> Created:
+    def _create(self, choose: Callable[[], New | None]) -> tuple[TrialRecord, Created] | None:
+        new = choose()
+        if new is None:
+            return None
         if self.trouble is None:
             try:
-                return self._create_stored(record, params, distributions)
+                return new.record, self._create_stored(new.record, new.params, new.distributions)
             except Exception as error:  # as above
                 self.trouble = f"the study could not be written to any more: {_reason(error, self.url)}"
         self._last_number += 1
-        return Created(self._last_number, -1, [])
+        return new.record, Created(self._last_number, -1, [])
 
     def _create_stored(
         self, record: TrialRecord, params: dict[str, Any], distributions: dict[str, BaseDistribution]

@@ -141,6 +141,7 @@ class Space:
     search: Search
     _layouts: dict[float | None, list[Layout]] = field(default_factory=dict)
     _bucket_bytes: dict[Capacities, tuple[int, ...]] = field(default_factory=dict)
+    _predicted_gains: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = [size for module in self.job.modules for size in module.bytes if size > 0]
@@ -209,6 +210,11 @@ class Space:
 
     def predicted_gain(self, bucket_bytes: tuple[int, ...]) -> float:
         """Logarithm of the speed-up predicted for this layout, or the one most like it; zero without a prediction."""
+        if bucket_bytes not in self._predicted_gains:
+            self._predicted_gains[bucket_bytes] = self._predicted_gain(bucket_bytes)
+        return self._predicted_gains[bucket_bytes]
+
+    def _predicted_gain(self, bucket_bytes: tuple[int, ...]) -> float:
         prediction = self.job.prediction
         if prediction is None or not self.predicted_ns:
             return 0.0

@@ -44,15 +44,16 @@ from bucketlab.tune.pairs import (
     speedup_of,
 )
 from bucketlab.tune.proposals import Proposals, params_of
-from bucketlab.tune.records import Created, Records, RoundRecord, Stored, StoredTrial, TrialRecord, by_name
+from bucketlab.tune.records import Created, New, Records, RoundRecord, Stored, StoredTrial, TrialRecord, by_name
 from bucketlab.tune.space import JobFacts, Key, Space, how_to_apply
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 _BLOCK_STEPS = 4
-# A block of fewer milliseconds is mostly the noise of clocks and schedulers, and the study's own work would show.
-_SHORTEST_BLOCK_NS = 200_000_000
+# A block of fewer milliseconds is mostly the noise of clocks and schedulers, and the study's own work would show. In
+# rounds, which must tell what one block cannot, short steps are cheap.
+_SHORTEST_BLOCK_NS, _SHORTEST_BLOCK_OF_ROUNDS_NS = 200_000_000, 500_000_000
 _MOST_BLOCK_STEPS = 64
 # Layouts that are the fastest with this chance, by all that is known, are measured again.
 _CONTENDING = 0.02
@@ -63,7 +64,8 @@ _FINALISTS = 2
 _MISSES = 0.05
 # Blocks of the final race are longer: with few settings left, the steps that settle a change weigh more than drift.
 _RACE_BLOCK_STEPS = 8
-_FEWEST_ROUNDS, _MOST_ROUNDS = 12, 30
+_FEWEST_ROUNDS, MOST_ROUNDS = 12, 30
+_RACE_SECONDS = 90  # within which more rounds than that are not too many
 _TIGHT = 0.0075  # half width of an interval that nobody needs tighter ...
 _TIGHT_SHARE = 0.2  # ... or this part of the speed-up itself
 _TOO_WIDE = 2.0  # times what is wanted: the result says so, and what would help
@@ -115,13 +117,7 @@ class _Told:
     failure: str | None
 
 
-@dataclass
-class _Begun:
-    candidate: Candidate
-    record: TrialRecord
-    created: Future[Created]
-
-
+_Begun = tuple[TrialRecord, Created]
 _Flow = Generator[Block, _Told, None]
 
 
@@ -144,7 +140,7 @@ class Tuner:
         trials: int = 40,
         step_budget: int | None = None,
         *,
-        most_rounds: int = _MOST_ROUNDS,
+        most_rounds: int | None = None,
         settle_steps: int = 2,
         steps_before: int = 0,
         step_ns: float | None = None,
@@ -162,7 +158,8 @@ class Tuner:
             trials: how many layouts the search measures, earlier launches and other processes included; with none, the
                 current setting alone is timed.
             step_budget: steps of this launch, settling included; None: as many as it takes.
-            most_rounds: of the final race, twelve or more; it takes no more than its interval needs.
+            most_rounds: of the final race, twelve or more; it takes no more than its interval needs. None: 30, or as
+                many as take a minute and a half.
             settle_steps: that are not measured after a change of buckets.
             steps_before: that this launch has spent already, to measure the job.
             step_ns: how long a step takes, for the length of the first blocks.
@@ -173,7 +170,7 @@ class Tuner:
         self.job, self.search, self.study = job, search, study
         self.space = Space(job, search)
         self.most_trials, self.step_budget, self.settle_steps = trials, step_budget, settle_steps
-        self.most_rounds = most_rounds
+        self._rounds_asked_for = most_rounds
         self.steps = steps_before
         self.phase: Literal["search", "narrowing", "final race", "done"] = "search"
         self.reason = "the script ended before the study did"
@@ -183,7 +180,8 @@ class Tuner:
         self._records = Records(storage, study)
         self._loading = self._records.load(job.identity())
         self._preparing = self._records.also(lambda: Proposals(self.space, seed, sampler, starts))
-        self._proposals: Proposals | None = None
+        self._proposals: Proposals | None = None  # after its making for the records' thread alone
+        self._learnt: list[tuple[Candidate, float]] = []  # by them from here
         self._arms: list[Arm] = []
         self._others: dict[int, StoredTrial] = {}  # running elsewhere, by number
         self._current_key = self.space.key(CURRENT)
@@ -196,9 +194,9 @@ class Tuner:
         # By trial, what its blocks say; how many and how strictly asked.
         self._touched: dict[int, tuple[tuple[int, float], bool]] = {}
         self._finalists: list[Arm] = []
-        self._race_block_steps = _RACE_BLOCK_STEPS
+        self._short_blocks = False  # in the race too, as steps are few
         if step_budget is not None and self._race_steps() > step_budget * (1 - _SHARE_FOR_SEARCH):
-            self._race_block_steps = _BLOCK_STEPS
+            self._short_blocks = True
         self._planned_rounds = 0  # of the final race; settled when it begins
         self._stored_rounds: list[RoundRecord] = []
         self._round_written: Future[None] | None = None
@@ -312,21 +310,22 @@ class Tuner:
     def _find(self) -> _Flow:
         if self._searched_enough():
             return
-        own, begun = self._begin_current(), self._begin()
+        # A thread chooses while the current setting runs.
+        own, choosing = self._begin_current(), self._begin()
         first = yield from self._current_block()
         if own is not None:
             self._note_current(own, first)
         before: Times | None = first
-        while begun is not None:
+        while (begun := choosing.result()) is not None:
+            record, created = begun
             before = before or (yield from self._current_block())
-            created = begun.created.result()
             self._merge(created.others)
-            if self._is_measured_elsewhere(begun, created):
-                begun = self._begin()
+            if self._is_measured_elsewhere(record, created):
+                choosing = self._begin()
                 continue
-            told = yield from self._trained(self._block(created.number, begun.candidate))
-            arm = self._measured(begun, created, told, before)
-            begun = self._begin()
+            told = yield from self._trained(self._block(created.number, record.candidate))
+            arm = self._measured(record, created, told, before)
+            choosing = self._begin()
             if arm is None:
                 before = None
                 continue
@@ -395,11 +394,18 @@ class Tuner:
         return Block(number, candidate, self._block_steps(), settle_steps)
 
     def _block_steps(self, phase: str | None = None) -> int:
-        fewest = self._race_block_steps if (phase or self.phase) == "final race" else _BLOCK_STEPS
-        step_ns = float(np.median(self._current_ns[-16:])) if self._current_ns else self._typical_ns
+        phase = phase or self.phase
+        fewest, shortest_ns = _BLOCK_STEPS, _SHORTEST_BLOCK_NS
+        if phase != "search" and not self._short_blocks:
+            fewest = _RACE_BLOCK_STEPS if phase == "final race" else _BLOCK_STEPS
+            shortest_ns = _SHORTEST_BLOCK_OF_ROUNDS_NS
+        step_ns = self._usual_step_ns()
         if step_ns is None:
             return fewest
-        return max(fewest, min(_MOST_BLOCK_STEPS, math.ceil(_SHORTEST_BLOCK_NS / step_ns)))
+        return max(fewest, min(_MOST_BLOCK_STEPS, math.ceil(shortest_ns / step_ns)))
+
+    def _usual_step_ns(self) -> float | None:
+        return float(np.median(self._current_ns[-16:])) if self._current_ns else self._typical_ns
 
     def _trained(self, block: Block) -> Generator[Block, _Told, _Told]:
         """The block, given out again as long as it comes back with neither steps nor a failure."""
@@ -425,8 +431,6 @@ class Tuner:
 
         None where that was the current setting.
         """
-        if self._round_written is not None:
-            self._round_written.result()  # so that a kill can cost no more than this round and the one before
         current: Times | None = None
         others: dict[int, Times] = {}
         order: list[Arm | None] = [None, *arms]
@@ -446,6 +450,8 @@ class Tuner:
                     current = told.times
                 else:
                     others[arm.number] = told.times
+        if self._round_written is not None:
+            self._round_written.result()  # so that a kill can cost no more than this round and the one before
         self._round_written = self._records.round(
             RoundRecord(
                 stage=stage,
@@ -470,24 +476,35 @@ class Tuner:
 
     # ---- search ----------------------------------------------------------------------------------------------
 
-    def _begin(self) -> _Begun | None:
-        """Chooses the next candidate and has its trial written down; None where the search is over."""
-        assert self._proposals is not None
-        if self._searched_enough():
-            return None
-        candidate = self._proposals.next(self._taken())
-        if candidate is None:
-            self.notes.append(self._nothing_left())
-            return None
+    def _begin(self) -> Future[_Begun | None]:
+        """Has the next candidate chosen and its trial written down; None where the search is over."""
+        over, taken, tried = self._searched_enough(), self._taken(), self._tried()
+        learnt, self._learnt = self._learnt, []
+
+        def choose() -> New | None:
+            assert self._proposals is not None
+            for measured, value in learnt:
+                self._proposals.learn(measured, value)
+            if over:
+                return None
+            candidate = self._proposals.next(taken)
+            if candidate is None:
+                self.notes.append(self._nothing_left(tried))
+                return None
+            return self._new(candidate, self.space.bucket_bytes(candidate.capacities))
+
+        return self._records.create(choose)
+
+    def _new(self, candidate: Candidate, bucket_bytes: Sequence[int], is_current: bool = False) -> New:
         record = TrialRecord(
             candidate=candidate,
-            bucket_bytes=list(self.space.bucket_bytes(candidate.capacities)),
+            bucket_bytes=list(bucket_bytes),
             owner=self._records.owner,
+            is_current=is_current,
         )
-        return _Begun(candidate, record, self._records.create(record, *params_of(candidate, self.space)))
+        return New(record, *params_of(candidate, self.space))
 
-    def _nothing_left(self) -> str:
-        tried = self._tried()
+    def _nothing_left(self, tried: int) -> str:
         if not tried:
             asked = self.search.bucket_cap_mb
             return f"every bucket_cap_mb from {asked.low:g} to {asked.high:g} gives the buckets that the job has"
@@ -499,26 +516,22 @@ class Tuner:
             return True
         return self.step_budget is not None and self.steps > self.step_budget * _SHARE_FOR_SEARCH
 
-    def _begin_current(self) -> _Begun | None:
+    def _begin_current(self) -> Future[_Begun | None] | None:
         """The script's own setting as a trial, once in a study."""
         if any(arm.is_current for arm in self._arms):
             return None
-        record = TrialRecord(
-            candidate=Candidate(capacities=self.job.current),
-            bucket_bytes=list(self.job.current_bucket_bytes),
-            owner=self._records.owner,
-            is_current=True,
-        )
-        params = params_of(record.candidate, self.space)
-        return _Begun(record.candidate, record, self._records.create(record, *params))
+        own = Candidate(capacities=self.job.current)
+        return self._records.create(lambda: self._new(own, self.job.current_bucket_bytes, is_current=True))
 
-    def _note_current(self, begun: _Begun, times: Times) -> None:
-        created, record = begun.created.result(), begun.record
+    def _note_current(self, begun: Future[_Begun | None], times: Times) -> None:
+        own = begun.result()
+        assert own is not None
+        record, created = own
         record.step_ns = record.before_ns = list(times.step_ns)
         record.untouched_ns = record.before_untouched_ns = list(times.untouched_ns)
         self._records.measured(created, record)
         self._records.complete(created, 1.0)
-        arm = Arm(created.number, begun.candidate, self._current_key, list(times.step_ns), told=[0.0], is_current=True)
+        arm = Arm(created.number, record.candidate, self._current_key, list(times.step_ns), told=[0.0], is_current=True)
         arm.after_steps = self.steps
         self._arms.append(arm)
         self._learn(arm, 0.0)
@@ -526,14 +539,14 @@ class Tuner:
     def _trial_steps(self) -> int:
         return 2 * (self.settle_steps + self._block_steps())
 
-    def _measured(self, begun: _Begun, created: Created, told: _Told, before: Times) -> Arm | None:
+    def _measured(self, record: TrialRecord, created: Created, told: _Told, before: Times) -> Arm | None:
         """Notes a trial's block; None where it failed."""
-        record, key = begun.record, self.space.key(begun.candidate)
+        key = self.space.key(record.candidate)
         if told.bucket_bytes:
             record.built_otherwise = told.bucket_bytes != tuple(record.bucket_bytes)
             record.bucket_bytes = list(told.bucket_bytes)
-            key = self.space.key(begun.candidate, told.bucket_bytes)
-        arm = Arm(created.number, begun.candidate, key, built_otherwise=record.built_otherwise)
+            key = self.space.key(record.candidate, told.bucket_bytes)
+        arm = Arm(created.number, record.candidate, key, built_otherwise=record.built_otherwise)
         arm.after_steps = self.steps
         self._arms.append(arm)
         if told.failure is not None:
@@ -548,9 +561,8 @@ class Tuner:
         return arm
 
     def _learn(self, arm: Arm, gain: float) -> None:
-        assert self._proposals is not None
         arm.finished = True
-        self._proposals.learn(arm.candidate, math.exp(-gain))
+        self._learnt.append((arm.candidate, math.exp(-gain)))
         twin = next((one for one in self._arms if one is not arm and one.key == arm.key and one.is_measured), None)
         if twin is not None:  # other capacities, and DDP built the same
             twin.pairs += arm.pairs
@@ -607,7 +619,6 @@ class Tuner:
 
     def _adopt(self, trial: StoredTrial) -> None:
         """A finished trial that this process did not run."""
-        assert self._proposals is not None
         record = trial.record
         key = self.space.key(record.candidate, tuple(record.bucket_bytes))
         arm = Arm(trial.number, record.candidate, key, built_otherwise=record.built_otherwise, finished=True)
@@ -621,7 +632,7 @@ class Tuner:
         if trial.value is not None:
             arm.step_ns = list(record.step_ns)
             arm.told = [-math.log(trial.value)]
-            self._proposals.learn(arm.candidate, trial.value)
+            self._learnt.append((arm.candidate, trial.value))
         elif arm.failure is None:
             return  # failed by somebody's hand, for no reason that is known
         self._arms.append(arm)
@@ -633,14 +644,14 @@ class Tuner:
             if not trial.running and not trial.record.lost and trial.number not in known:
                 self._adopt(trial)
 
-    def _is_measured_elsewhere(self, begun: _Begun, created: Created) -> bool:
+    def _is_measured_elsewhere(self, record: TrialRecord, created: Created) -> bool:
         """Whether another process chose the same at the same time, and was first; this trial is then given up."""
-        key = self.space.key(begun.candidate)
+        key = self.space.key(record.candidate)
         first = [one for one in created.others if one.number < created.number and not one.record.lost]
         if all(self.space.key(one.record.candidate) != key or one.record.is_current for one in first):
             return False
-        begun.record.lost = True
-        self._records.fail(created, begun.record)
+        record.lost = True
+        self._records.fail(created, record)
         return True
 
     def _race_begun_before(self) -> list[Arm]:
@@ -746,7 +757,13 @@ class Tuner:
         """Whose speed-ups have this standard deviation."""
         tight = _tight(max(abs(arm.gain(self._share_of(arm))) for arm in self._finalists))
         quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
-        return min(self.most_rounds, max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
+        return min(self._most_rounds(), max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
+
+    def _most_rounds(self) -> int:
+        step_ns = self._usual_step_ns()
+        if self._rounds_asked_for is not None or step_ns is None:
+            return self._rounds_asked_for or MOST_ROUNDS
+        return max(MOST_ROUNDS, math.floor(_RACE_SECONDS * 1e9 / (step_ns * self._race_steps(rounds=1))))
 
     def _affords(self, blocks: int, reserve: int = 0) -> bool:
         if self.step_budget is None:
@@ -762,12 +779,12 @@ class Tuner:
             return None
         if self.phase == "done":
             return 0
-        planned = self._planned_rounds or (_FEWEST_ROUNDS + self.most_rounds) // 2
+        planned = self._planned_rounds or (_FEWEST_ROUNDS + self._most_rounds()) // 2
         steps = self._race_steps(max(1, planned - len(self._final)))
         if self.phase == "search":
             steps += max(0, self.most_trials - self._tried()) * self._trial_steps()
         if self.phase in ("search", "narrowing"):
-            steps += 8 * self._trial_steps()
+            steps += 16 * (self.settle_steps + self._block_steps("narrowing"))
         if self.step_budget is not None:
             steps = min(steps, self.step_budget - self.steps)
         return max(0, steps)
@@ -815,15 +832,15 @@ class Tuner:
         )
 
     def _doubts(self, gain: float, interval: tuple[float, float]) -> list[str]:
-        """Where the race has run all the rounds that it may, and its interval is far wider than wanted."""
+        """Where the whole race has run, and its interval is far wider than wanted."""
         half = (speedup_of(interval[1]) - speedup_of(interval[0])) / 2
-        if len(self._final) < self.most_rounds or half <= _TOO_WIDE * _tight(gain):
+        if len(self._final) < self._planned_rounds or half <= _TOO_WIDE * _tight(gain):
             return []
         of_one = NormalDist().inv_cdf(1 - _MISSES / 2) * math.sqrt(_PAIR) * self._block_noise()
         return [
             f"this job's steps vary: {len(self._final)} rounds tell a speed-up to ±{100 * half:.1f} % only, one block "
             f"of a trial to ±{100 * of_one:.0f} %; twice as exact takes four times the rounds, --rounds "
-            f"{4 * self.most_rounds} in a study of another name, or a machine that does nothing else"
+            f"{4 * len(self._final)} in a study of another name, or a machine that does nothing else"
         ]
 
     def _trial(self, arm: Arm) -> TunedTrial:

@@ -29,7 +29,7 @@ class TuneTask(msgspec.Struct, kw_only=True):
     storage: str  # any URL that Optuna takes
     folder: str  # absolute, of result.json
     trials: int
-    rounds: int = 30  # of the final race, at most
+    rounds: int | None = None  # of the final race, at most; None: see `Tuner`
     steps: int | None  # of this launch, at most; None: as many as it takes
     search: Search
     predict: bool = True  # begin with what prediction thinks best

@@ -42,7 +42,7 @@ _STEPS_BEFORE = 12  # timed with nothing changed: what prediction starts from
 _SETTLE_STEPS = 2  # of a new reducer: DDP forms its buckets once more after the first
 _SETTLE_STEPS_STATIC = 3
 _MOST_WAITING_STEPS = 10
-_SHOW_SECONDS = 0.5  # from one look at how far the study is to the next, for which training waits
+_SHOW_SECONDS = 1.0  # from one look at how far the study is to the next, for which training waits
 _NOT_USABLE_NS = 2**62  # a step that is not like the others; the greatest of all ranks' times wins
 
 # What went wrong with a block on some rank; the greatest number of all ranks' wins.
