@@ -36,6 +36,7 @@ from bucketlab.tune.groups import NCCL_SETTINGS, Choices, Group, GroupSearch, Pl
 from bucketlab.tune.launched import LaunchRecords
 from bucketlab.tune.pairs import speedup_of
 from bucketlab.tune.space import JobFacts, how_to_apply, in_shell
+from bucketlab.tune.tuner import MOST_ROUNDS
 from bucketlab.tuning import Study, Tuned, TuneOptions, run_study, search_of, storage_of
 from bucketlab.worker.config import TuneTask
 
@@ -141,7 +142,7 @@ def _task(options: TuneOptions, study: str, scratch: Path) -> TuneTask:
         storage=f"sqlite:///{scratch}/{DATABASE}",  # for a script that ends before all is measured
         folder=str(scratch),
         trials=0,
-        rounds=options.rounds,
+        rounds=options.rounds or MOST_ROUNDS,
         steps=options.steps,
         search=search_of(options),
         predict=False,

@@ -13,7 +13,7 @@ import pytest
 from bucketlab.runs import load_profile
 from tests.commands import SCRIPTS, bucketlab, last_line
 from tests.faults.injecting import Injection, begun, file_system, held, make_read_only, wait_until
-from tests.tune.jobs import finished_trials
+from tests.tune.jobs import SHORT_RACE, finished_trials
 
 PLAIN, FAULTY = SCRIPTS / "plain.py", SCRIPTS / "faulty.py"
 LONG = {"STEPS": "100000"}
@@ -65,7 +65,7 @@ def test_a_disk_without_room_for_the_database_is_said_before_the_launch(tmp_path
 @pytest.mark.long
 def test_a_disk_that_fills_up_while_trials_are_measured_leaves_a_whole_database(tmp_path: Path) -> None:
     with file_system(tmp_path / "small", "size=1m") as small:
-        options = ["--trials", "2", "--study", "one", "--out", str(small)]
+        options = [*SHORT_RACE, "--trials", "2", "--study", "one", "--out", str(small)]
         job = begun("tune", *options, PLAIN, cwd=tmp_path, environment=LONG)
         job.wait_for("tuning", steps=30)
         _fill(small)
@@ -156,7 +156,7 @@ def test_a_file_system_that_becomes_read_only_is_said_and_earlier_runs_stay(tmp_
 @pytest.mark.long
 def test_a_study_on_a_file_system_that_becomes_read_only_tells_at_least_what_it_found(tmp_path: Path) -> None:
     with file_system(tmp_path / "fixed", "size=16m") as fixed:
-        options = ["--trials", "4", "--study", "one", "--out", str(fixed)]
+        options = [*SHORT_RACE, "--trials", "4", "--study", "one", "--out", str(fixed)]
         job = begun("tune", *options, PLAIN, cwd=tmp_path, environment=LONG)
         job.wait_for_study("search", trials=2)
         wait_until(lambda: len(finished_trials(f"sqlite:///{fixed}/one/study.db")) >= 2)  # a thread writes them
@@ -181,7 +181,7 @@ def test_a_study_on_a_file_system_that_becomes_read_only_tells_at_least_what_it_
 @pytest.mark.long
 def test_a_training_whose_study_cannot_be_written_ends_as_it_would_have(tmp_path: Path) -> None:
     with file_system(tmp_path / "fixed", "size=16m") as fixed:
-        options = ["--autotune", "--no-prediction", "--trials", "2", "--study", "one", "--out", str(fixed)]
+        options = ["--autotune", *SHORT_RACE, "--no-prediction", "--trials", "2", "--study", "one", "--out", str(fixed)]
         job = begun("run", *options, PLAIN, cwd=tmp_path, environment={"STEPS": "4000", "DUMP": str(tmp_path)})
         job.wait_for_study("search")
         make_read_only(fixed)

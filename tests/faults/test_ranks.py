@@ -19,6 +19,7 @@ from bucketlab.tune.files import load_result
 from bucketlab.worker.progress import PHASES
 from tests.commands import SCRIPTS, last_line
 from tests.faults.injecting import Injection, begun, wait_until
+from tests.tune.jobs import SHORT_RACE
 
 FAULTY = SCRIPTS / "faulty.py"
 LONG = {"STEPS": "100000"}
@@ -185,7 +186,7 @@ def test_a_rank_that_dies_after_the_run_was_written_loses_none_of_it(tmp_path: P
 # ---- while a study runs ---------------------------------------------------------------------------------------------
 
 
-ONE_STUDY = ["--json", "--trials", "3", "--study", "one"]
+ONE_STUDY = ["--json", *SHORT_RACE, "--trials", "3", "--study", "one"]
 ONCE = "launched again, and said why; the study goes on to its result; no process stays"
 MANNERS = {
     "killed": ("kill -9", ("rank 1", "SIGKILL")),

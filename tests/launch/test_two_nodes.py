@@ -13,7 +13,7 @@ import pytest
 
 from bucketlab.link.testbed import INTERFACE, network, reason_unavailable
 from tests.commands import ROOT, SCRIPTS
-from tests.tune.jobs import LONG, paced_sweep
+from tests.tune.jobs import LONG, SHORT_RACE, paced_sweep
 
 SWEEP = paced_sweep('PACE = ["fast"]')
 
@@ -28,7 +28,8 @@ def test_two_nodes_with_no_shared_disk_launch_with_the_same_variables(tmp_path: 
             folder.mkdir()
             (folder / "paced.toml").write_text(SWEEP)
             command = [
-                *(sys.executable, "-m", "bucketlab", "tune", "--trials", "1", "--sweep", "paced.toml"),
+                *(sys.executable, "-m", "bucketlab", "tune", *SHORT_RACE, "--trials", "1"),
+                *("--sweep", "paced.toml"),
                 *("--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1"),
                 *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts[0].address}:29500", "--rdzv-id", "two"),
                 str(SCRIPTS / "paced.py"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from bucketlab.schema.tuning import Tuning
 
 LONG = {"STEPS": "100000"}  # ended by the study
+SHORT_RACE = ("--rounds", "12")
 
 
 def paced_sweep(environment: str) -> str:

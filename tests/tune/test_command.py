@@ -18,13 +18,13 @@ from bucketlab.schema.tuning import SCHEMA, Tuning
 from bucketlab.tune.files import RESULT, find_result, load_result
 from tests.commands import SCRIPTS, bucketlab, profiled, start
 from tests.faults.injecting import begun
-from tests.tune.jobs import LONG, finished_trials, kill_all
+from tests.tune.jobs import LONG, SHORT_RACE, finished_trials, kill_all
 
 PLAIN = SCRIPTS / "plain.py"
 
 
 def tuned(*arguments: str | Path, cwd: Path, environment: dict[str, str] = LONG) -> Tuning:
-    done = bucketlab("tune", "--json", *arguments, cwd=cwd, environment=environment)
+    done = bucketlab("tune", "--json", *SHORT_RACE, *arguments, cwd=cwd, environment=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return msgspec.json.decode(done.stdout, type=Tuning)
 
@@ -106,7 +106,8 @@ def test_without_a_script_and_without_a_profile_it_says_what_to_do(tmp_path: Pat
 
 def test_a_script_that_ends_early_is_launched_again_and_the_study_goes_on(tmp_path: Path) -> None:
     now = tmp_path / "now"
-    job = begun("tune", "--json", "--trials", "2", SCRIPTS / "ends_when_told.py", now, cwd=tmp_path, environment=LONG)
+    options = ["--json", *SHORT_RACE, "--trials", "2"]
+    job = begun("tune", *options, SCRIPTS / "ends_when_told.py", now, cwd=tmp_path, environment=LONG)
     job.wait_for_study("final race")
     now.touch()
     done = job.ended()
@@ -125,11 +126,7 @@ def test_a_script_that_ends_early_is_launched_again_and_the_study_goes_on(tmp_pa
     outcome="launched again; the setting is noted as failed with its reason and not tried again",
 )
 def test_a_setting_that_kills_a_rank_fails_with_its_reason_and_is_not_tried_again(tmp_path: Path) -> None:
-    done = bucketlab(
-        "tune", "--json", "--trials", "4", SCRIPTS / "crashes_above.py", "2.04", cwd=tmp_path, environment=LONG
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    result = msgspec.json.decode(done.stdout, type=Tuning)
+    result = tuned("--trials", "4", SCRIPTS / "crashes_above.py", "2.04", cwd=tmp_path)
     failed = [trial for trial in result.trials if trial.state == "failed"]
     assert failed
     assert all("out of memory" in (trial.failure or "") for trial in failed)
@@ -187,7 +184,7 @@ def test_kill_9_of_everything_loses_at_most_the_running_trial(tmp_path: Path) ->
 
 
 def test_two_jobs_share_one_study_in_postgresql(postgresql: str, tmp_path: Path) -> None:
-    command = ["tune", "--json", "--trials", "3", "--study", "shared", "--storage", postgresql]
+    command = ["tune", "--json", *SHORT_RACE, "--trials", "3", "--study", "shared", "--storage", postgresql]
     jobs = [start(*command, PLAIN, "--out", "x", cwd=_made(tmp_path / name), environment=LONG) for name in "ab"]
     outputs = [job.communicate(timeout=250) for job in jobs]
     for job, (_, errors) in zip(jobs, outputs, strict=True):
@@ -257,7 +254,7 @@ def test_several_sweeps_make_one_study_each_in_its_own_space(tmp_path: Path) -> 
         text = f'name = "{name}"\ndescription = "a space"\n[link]\n{link}\n[search]\n{search}\n'
         (tmp_path / f"{name}.toml").write_text(text)
     sweeps = ["--sweep", "small.toml", "--sweep", "large.toml"]
-    command = ["tune", "--json", "--no-prediction", "--trials", "1", *sweeps, PLAIN]
+    command = ["tune", "--json", *SHORT_RACE, "--no-prediction", "--trials", "1", *sweeps, PLAIN]
     done = bucketlab(*command, cwd=tmp_path, environment=LONG)
     assert done.returncode == 0, done.stderr[-4000:]
     results = msgspec.json.decode(done.stdout, type=list[Tuning])

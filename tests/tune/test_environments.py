@@ -19,7 +19,7 @@ from bucketlab.schema.tuning import Launched, Tuning
 from bucketlab.tune.files import RESULT, load_result
 from bucketlab.tune.launched import SUFFIX, LaunchRecords
 from tests.commands import SCRIPTS, bucketlab, last_line, start
-from tests.tune.jobs import LONG, check_step_times, kill_all, paced_sweep
+from tests.tune.jobs import LONG, SHORT_RACE, check_step_times, kill_all, paced_sweep
 
 pytestmark = pytest.mark.timeout(900)  # what all share are four launches and more
 
@@ -42,7 +42,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Launche
 
 
 def command() -> list[str | Path]:
-    options = ["--trials", "1", "--study", "s", "--sweep", "paced.toml"]
+    options = [*SHORT_RACE, "--trials", "1", "--study", "s", "--sweep", "paced.toml"]
     return ["tune", "--json", *options, "--nproc-per-node", "2", PACED, "--sets-own"]
 
 

@@ -15,7 +15,7 @@ from bucketlab.link.testbed import INTERFACE, Host, network, reason_unavailable
 from bucketlab.schema.tuning import Tuning
 from bucketlab.tune.files import load_result
 from tests.commands import ROOT, SCRIPTS
-from tests.tune.jobs import LONG, check_step_times, paced_sweep
+from tests.tune.jobs import LONG, SHORT_RACE, check_step_times, paced_sweep
 
 pytestmark = [
     pytest.mark.long,
@@ -62,7 +62,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
     (folder / "paced.toml").write_text(SWEEP)
     with network(2, mbit_per_s=SLOW_MBIT) as hosts:
         _join_again(hosts)
-        on_each(hosts, folder, "tune", "--trials", "1", "--study", "s", "--sweep", "paced.toml", steps=LONG["STEPS"])
+        options = [*SHORT_RACE, "--trials", "1", "--study", "s", "--sweep", "paced.toml"]
+        on_each(hosts, folder, "tune", *options, steps=LONG["STEPS"])
         yield Searched(hosts, folder, load_result(folder / "sweeps" / "s"))
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from bucketlab.schema.tuning import Tuning
 from tests.commands import SCRIPTS, bucketlab
-from tests.tune.jobs import LONG
+from tests.tune.jobs import LONG, SHORT_RACE
 
 PAUSE_NS = 400_000_000
 
@@ -42,7 +42,7 @@ def pauses_among(step_ns: list[int], said: str) -> list[int]:
 
 
 def tuned(folder: Path, script: str, *reasons: str, options: tuple[str, ...] = ()) -> Tuned:
-    command = ["tune", "--json", "--no-prediction", "--trials", "1", "--nproc-per-node", "2", *options]
+    command = ["tune", "--json", *SHORT_RACE, "--no-prediction", "--trials", "1", "--nproc-per-node", "2", *options]
     done = bucketlab(*command, SCRIPTS / script, *reasons, cwd=folder, environment=LONG)
     assert done.returncode == 0, done.stderr[-4000:]
     pauses = Counter(re.findall(f"pauses: ({'|'.join(reasons)})", done.stderr))  # ranks print at the same time

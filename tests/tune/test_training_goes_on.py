@@ -9,6 +9,7 @@ import pytest
 
 from bucketlab.tune.files import find_result, load_result
 from tests.commands import SCRIPTS, bucketlab, torchrun
+from tests.tune.jobs import SHORT_RACE
 
 STEPS = "400"  # enough for several settings in turn, and the training goes on with the last of them
 
@@ -37,7 +38,7 @@ def trained(name: str, ranks: int, folder: Path) -> tuple[dict[str, str], dict[s
     tuned.mkdir()
     script = SCRIPTS / f"{name}.py"
     torchrun(script, ranks=ranks, cwd=SCRIPTS, environment={"DUMP": str(untouched), "STEPS": STEPS})
-    options = ["--autotune", "--nproc-per-node", str(ranks), "--trials", "6", "--no-prediction"]
+    options = ["--autotune", *SHORT_RACE, "--nproc-per-node", str(ranks), "--trials", "6", "--no-prediction"]
     environment = {"DUMP": str(tuned), "STEPS": STEPS}
     done = bucketlab("run", *options, "--out", folder / "sweeps", script, cwd=SCRIPTS, environment=environment)
     assert done.returncode == 0, done.stderr[-4000:]
