@@ -1,7 +1,7 @@
 """A study from its first block to its result: search, narrowing down, final race. Knows no torch and no process group.
 
 Whoever runs the steps asks for a block, trains its steps with the block's candidate in force, and tells their times;
-what is tried, and how often, is decided here. `Tuner._flow` reads from top to bottom in that order.
+what is tried, and how often, is decided here, by what is known (`known`). `Tuner._flow` reads from top to bottom:
 
     search      each candidate in one short block between two of the current setting; its speed-up is over their mean
     narrowing   those that may be the best by all that is known together (`beliefs`), and the current setting, in
@@ -30,17 +30,11 @@ import numpy as np
 from bucketlab.link.sweep import Search
 from bucketlab.schema.tuning import CURRENT, Candidate, TunedSetting, TunedTrial, Tuning
 from bucketlab.tune.arms import Arm, Pair, Round
-from bucketlab.tune.beliefs import Beliefs, features_of
+from bucketlab.tune.known import FINALISTS, MISSES, PAIR, Known
 from bucketlab.tune.pairs import (
     Times,
     center_of,
-    deviation_of,
-    interval_of,
-    is_touched,
-    levels_of,
     log_gain,
-    noise_of,
-    share_of,
     speedup_of,
 )
 from bucketlab.tune.proposals import Proposals, params_of
@@ -55,13 +49,8 @@ _BLOCK_STEPS = 4
 # rounds, which must tell what one block cannot, short steps are cheap.
 _SHORTEST_BLOCK_NS, _SHORTEST_BLOCK_OF_ROUNDS_NS = 200_000_000, 500_000_000
 _MOST_BLOCK_STEPS = 64
-# Layouts that are the fastest with this chance, by all that is known, are measured again.
-_CONTENDING = 0.02
-_MOST_CONTENDERS = 6
 _NARROWING_ROUNDS = 12
 _ALIKE = 0.003  # settings whose order matters to nobody
-_FINALISTS = 2
-_MISSES = 0.05
 # Blocks of the final race are longer: with few settings left, the steps that settle a change weigh more than drift.
 _RACE_BLOCK_STEPS = 8
 _FEWEST_ROUNDS, MOST_ROUNDS = 12, 30
@@ -69,13 +58,7 @@ _RACE_SECONDS = 90  # within which more rounds than that are not too many
 _TIGHT = 0.0075  # half width of an interval that nobody needs tighter ...
 _TIGHT_SHARE = 0.2  # ... or this part of the speed-up itself
 _TOO_WIDE = 2.0  # times what is wanted: the result says so, and what would help
-_CLEARLY_WORSE = 2.0  # deviations by which the second drops out of the race, from half of it on
 _SHARE_FOR_SEARCH = 0.55  # of a limited number of steps
-_PAIR = 1.5  # variance of a trial's speed-up, of a block's: its own block, and the mean of two neighbours
-# Deviations by which untouched work must differ to be taken for touched. So many are there by chance in one of twenty
-# studies, which then only know less. Of the many layouts before the race some would be, and would look better or worse
-# for it than they are.
-_TOUCHED, _SURELY_TOUCHED = 2.5, 4.0
 _IS_TOUCHED = (
     "the forward pass and the optimizer took another time with these buckets, too: steps are compared whole, "
     "which is less exact"
@@ -182,18 +165,9 @@ class Tuner:
         self._preparing = self._records.also(lambda: Proposals(self.space, seed, sampler, starts))
         self._proposals: Proposals | None = None  # after its making for the records' thread alone
         self._learnt: list[tuple[Candidate, float]] = []  # by them from here
-        self._arms: list[Arm] = []
+        self._known = Known(self.space, self._records.owner)
         self._others: dict[int, StoredTrial] = {}  # running elsewhere, by number
-        self._current_key = self.space.key(CURRENT)
-        # Blocks of the current setting before the final race, one after the other, by the process that ran them.
-        self._series: dict[str, list[Times]] = {self._records.owner: []}
-        self._share = 0.0  # of the untouched work that is taken off a step; settled when the final race begins
-        self._current_ns: list[int] = []
         self._typical_ns = step_ns
-        self._final: list[Round] = []
-        # By trial, what its blocks say; how many and how strictly asked.
-        self._touched: dict[int, tuple[tuple[int, float], bool]] = {}
-        self._finalists: list[Arm] = []
         self._short_blocks = False  # in the race too, as steps are few
         if step_budget is not None and self._race_steps() > step_budget * (1 - _SHARE_FOR_SEARCH):
             self._short_blocks = True
@@ -269,22 +243,23 @@ class Tuner:
     def progress(self) -> Progress:
         """For a display; cheap enough for every step."""
         steps_left = self._steps_left()
-        gains = {arm.number: arm.gain(self._share_of(arm)) for arm in self._arms}
-        usable = [arm for arm in self._arms if arm.is_measured and arm.failure is None]
+        step_s = float(np.median(self._known.current_ns[-64:])) / 1e9 if self._known.current_ns else 0.0
+        gains = {arm.number: self._known.gain_of(arm) for arm in self._known.arms}
+        usable = [arm for arm in self._known.arms if arm.is_measured and arm.failure is None]
         best = max(usable, key=lambda arm: gains[arm.number], default=None)
         gain = gains[best.number] if best else None
-        if self._finalists and len(self._final) > 1:
-            best = self._leader()
-            gain = center_of(self._gains_of(best))
+        if self._known.finalists and len(self._known.rounds) > 1:
+            best = self._known.leader()
+            gain = center_of(self._known.gains_of(best))
         return Progress(
             phase=self.phase,
             trials=self._tried(),
             most_trials=self.most_trials,
             steps=self.steps,
-            rounds=len(self._final),
+            rounds=len(self._known.rounds),
             best=best.candidate if best else None,
             best_speedup=None if gain is None else speedup_of(gain),
-            seconds_left=None if steps_left is None else steps_left * float(np.median(self._current_ns[-64:])) / 1e9,
+            seconds_left=None if steps_left is None else steps_left * step_s,
             steps_left=steps_left,
             points=[
                 (arm.candidate.capacities.bucket_cap_mb, math.exp(-gains[arm.number]))
@@ -330,10 +305,10 @@ class Tuner:
                 before = None
                 continue
             after = yield from self._current_block()
-            if len(self._series[self._records.owner]) % _LEARN_SHARE_EVERY == 0:
-                self._share = share_of(self._series.values())
+            if len(self._known.series[self._known.owner]) % _LEARN_SHARE_EVERY == 0:
+                self._known.learn_share()
             arm.pairs[-1] = Pair([before, after], told.times)
-            gain = log_gain([before, after], told.times, self._share_of(arm))
+            gain = log_gain([before, after], told.times, self._known.share_of(arm))
             self._learn(arm, gain)
             self._records.complete(created, math.exp(-gain))
             before = after
@@ -341,51 +316,46 @@ class Tuner:
     def _narrow(self) -> Generator[Block, _Told, list[Arm]]:
         """Rounds among those that may be the fastest, until one of them is, or as good as that."""
         for _ in range(_NARROWING_ROUNDS):
-            self._share = share_of(self._series.values())
-            arms, regret = self._contenders()
+            self._known.learn_share()
+            arms, regret = self._known.contenders()
             if regret < _ALIKE or not self._affords(len(arms) + 1, reserve=self._race_steps()):
                 break
             if (measured := (yield from self._round("narrowing", arms))) is not None:
-                self._series[self._records.owner].append(measured.current)
-                for arm in arms:
-                    if arm.number in measured.others:
-                        arm.pairs.append(measured.pair_of(arm.number))
-        return self._contenders()[0][:_FINALISTS]
+                self._known.narrowed(self._records.owner, measured)
+        return self._known.contenders()[0][:FINALISTS]
 
     def _race(self, finalists: list[Arm]) -> _Flow:
         if not finalists and self.most_trials:
             raise _Over("no other buckets than the current ones could be measured")
-        self._finalists = finalists
+        self._known.finalists = finalists
         self._planned_rounds = self._planned_rounds or self._rounds_needed()
         self._plan_again()  # a launch before this one may have ended in between
-        while len(self._final) < self._planned_rounds:
+        while len(self._known.rounds) < self._planned_rounds:
             racing = self._racing()
             if not self._affords(len(racing) + 1):
                 raise _Over("the steps that it was given are spent")
             measured = yield from self._round("final", racing)
-            left = [arm for arm in self._finalists if arm.failure is None]
-            if self._finalists and not left:
+            left = [arm for arm in self._known.finalists if arm.failure is None]
+            if self._known.finalists and not left:
                 raise _Over("every finalist failed in the final race")
-            if len(left) < len(self._finalists):
-                self._finalists = left
+            if len(left) < len(self._known.finalists):
+                self._known.finalists = left
             if measured is not None:
-                self._final.append(measured)
+                self._known.rounds.append(measured)
                 self._plan_again()
         self.reason = "the final race is run"
 
     def _racing(self) -> list[Arm]:
         """The finalists; from half of the race on without the second, where it is clearly behind the first."""
-        if len(self._finalists) < 2 or not self._final:
-            return self._finalists
-        first = self._leader()
-        second = next(arm for arm in self._finalists if arm is not first)
-        if len(self._gains_of(second)) < len(self._gains_of(first)):
+        known = self._known
+        if len(known.finalists) < 2 or not known.rounds:
+            return known.finalists
+        first = known.leader()
+        second = next(arm for arm in known.finalists if arm is not first)
+        if len(known.gains_of(second)) < len(known.gains_of(first)):
             return [first]
-        if len(self._final) < self._planned_rounds / 2:
-            return self._finalists
-        behind = [one - other for one, other in zip(self._gains_of(first), self._gains_of(second), strict=True)]
-        error = float(np.std(behind)) / math.sqrt(len(behind))
-        return [first] if center_of(behind) > _CLEARLY_WORSE * error else self._finalists
+        half_way = len(known.rounds) >= self._planned_rounds / 2
+        return [first] if half_way and known.is_clearly_behind(second, first) else known.finalists
 
     # ---- blocks ----------------------------------------------------------------------------------------------
 
@@ -405,7 +375,7 @@ class Tuner:
         return max(fewest, min(_MOST_BLOCK_STEPS, math.ceil(shortest_ns / step_ns)))
 
     def _usual_step_ns(self) -> float | None:
-        return float(np.median(self._current_ns[-16:])) if self._current_ns else self._typical_ns
+        return float(np.median(self._known.current_ns[-16:])) if self._known.current_ns else self._typical_ns
 
     def _trained(self, block: Block) -> Generator[Block, _Told, _Told]:
         """The block, given out again as long as it comes back with neither steps nor a failure."""
@@ -420,8 +390,7 @@ class Tuner:
         for _ in range(_ATTEMPTS):
             told = yield from self._trained(self._block(None, CURRENT))
             if told.failure is None:
-                self._series[self._records.owner].append(told.times)
-                self._current_ns += told.times.step_ns
+                self._known.measured_current(told.times)
                 return told.times
             failure = told.failure
         raise _Over(f"the current setting itself failed: {failure}")
@@ -438,7 +407,7 @@ class Tuner:
             arm = order[index]
             if arm is None:
                 told = yield from self._trained(self._block(None, CURRENT))
-                self._current_ns += told.times.step_ns
+                self._known.current_ns += told.times.step_ns
             else:
                 told = yield from self._trained(self._block(arm.number, arm.candidate))
                 arm.step_ns += told.times.step_ns
@@ -461,7 +430,7 @@ class Tuner:
                 owner=self._records.owner,
                 step_ns=by_name(current, others, lambda times: times.step_ns),
                 untouched_ns=by_name(current, others, lambda times: times.untouched_ns),
-                share=self._share,
+                share=self._known.share,
                 at=time.time(),
             )
         )
@@ -518,7 +487,7 @@ class Tuner:
 
     def _begin_current(self) -> Future[_Begun | None] | None:
         """The script's own setting as a trial, once in a study."""
-        if any(arm.is_current for arm in self._arms):
+        if any(arm.is_current for arm in self._known.arms):
             return None
         own = Candidate(capacities=self.job.current)
         return self._records.create(lambda: self._new(own, self.job.current_bucket_bytes, is_current=True))
@@ -531,9 +500,16 @@ class Tuner:
         record.untouched_ns = record.before_untouched_ns = list(times.untouched_ns)
         self._records.measured(created, record)
         self._records.complete(created, 1.0)
-        arm = Arm(created.number, record.candidate, self._current_key, list(times.step_ns), told=[0.0], is_current=True)
+        arm = Arm(
+            created.number,
+            record.candidate,
+            self._known.current_key,
+            list(times.step_ns),
+            told=[0.0],
+            is_current=True,
+        )
         arm.after_steps = self.steps
-        self._arms.append(arm)
+        self._known.arms.append(arm)
         self._learn(arm, 0.0)
 
     def _trial_steps(self) -> int:
@@ -548,7 +524,7 @@ class Tuner:
             key = self.space.key(record.candidate, told.bucket_bytes)
         arm = Arm(created.number, record.candidate, key, built_otherwise=record.built_otherwise)
         arm.after_steps = self.steps
-        self._arms.append(arm)
+        self._known.arms.append(arm)
         if told.failure is not None:
             arm.failure = record.failure = told.failure
             self._records.fail(created, record)
@@ -563,7 +539,9 @@ class Tuner:
     def _learn(self, arm: Arm, gain: float) -> None:
         arm.finished = True
         self._learnt.append((arm.candidate, math.exp(-gain)))
-        twin = next((one for one in self._arms if one is not arm and one.key == arm.key and one.is_measured), None)
+        twin = next(
+            (one for one in self._known.arms if one is not arm and one.key == arm.key and one.is_measured), None
+        )
         if twin is not None:  # other capacities, and DDP built the same
             twin.pairs += arm.pairs
             twin.told += arm.told
@@ -571,13 +549,13 @@ class Tuner:
 
     def _taken(self) -> set[Key]:
         """Layouts that are measured, failed, or under way elsewhere, by what DDP built and by its rule."""
-        built = {arm.key for arm in self._arms}
-        asked = {self.space.key(arm.candidate) for arm in self._arms}
+        built = {arm.key for arm in self._known.arms}
+        asked = {self.space.key(arm.candidate) for arm in self._known.arms}
         elsewhere = {self.space.key(trial.record.candidate) for trial in self._others.values()}
-        return built | asked | elsewhere | {self._current_key}
+        return built | asked | elsewhere | {self._known.current_key}
 
     def _tried(self) -> int:
-        return sum(not arm.is_current for arm in self._arms) + len(self._others)
+        return sum(not arm.is_current for arm in self._known.arms) + len(self._others)
 
     # ---- what other processes and earlier launches did ---------------------------------------------------------
 
@@ -601,44 +579,23 @@ class Tuner:
             if times == 1 and key not in self._taken():
                 candidate = next(t.record.candidate for t in stored.trials if self.space.key(t.record.candidate) == key)
                 self._proposals.again(candidate)
-        by_number = {arm.number: arm for arm in self._arms}
+        by_number = {arm.number: arm for arm in self._known.arms}
         for number, reason in stored.failed_later.items():
             if number in by_number:
                 by_number[number].failure = reason
         self._stored_rounds = stored.rounds
         for record in stored.rounds:
             measured = record.round()
-            if record.stage != "narrowing" or measured is None:
-                continue
-            self._current_ns += measured.current.step_ns
-            self._series.setdefault(record.owner, []).append(measured.current)
-            for arm in self._arms:
-                if arm.number in measured.others:
-                    arm.pairs.append(measured.pair_of(arm.number))
-                    arm.step_ns += measured.others[arm.number].step_ns
+            if record.stage == "narrowing" and measured is not None:
+                self._known.narrowed(record.owner, measured)
+                self._known.count_steps(measured)
 
     def _adopt(self, trial: StoredTrial) -> None:
-        """A finished trial that this process did not run."""
-        record = trial.record
-        key = self.space.key(record.candidate, tuple(record.bucket_bytes))
-        arm = Arm(trial.number, record.candidate, key, built_otherwise=record.built_otherwise, finished=True)
-        arm.failure, arm.is_current = record.failure, record.is_current
-        if record.is_current and any(one.is_current for one in self._arms):
-            return  # two processes began at once
-        if record.before_ns and not record.is_current:  # whose steps are those before the first trial
-            before = Times(record.before_ns, record.before_untouched_ns)
-            self._series.setdefault(record.owner, []).append(before)
-            self._current_ns += record.before_ns
-        if trial.value is not None:
-            arm.step_ns = list(record.step_ns)
-            arm.told = [-math.log(trial.value)]
-            self._learnt.append((arm.candidate, trial.value))
-        elif arm.failure is None:
-            return  # failed by somebody's hand, for no reason that is known
-        self._arms.append(arm)
+        if self._known.adopt(trial) and trial.value is not None:
+            self._learnt.append((trial.record.candidate, trial.value))
 
     def _merge(self, others: list[StoredTrial]) -> None:
-        known = {arm.number for arm in self._arms}
+        known = {arm.number for arm in self._known.arms}
         self._others = {trial.number: trial for trial in others if trial.running}
         for trial in others:
             if not trial.running and not trial.record.lost and trial.number not in known:
@@ -659,104 +616,28 @@ class Tuner:
         before = [one for one in self._stored_rounds if one.stage == "final" and one.tried == self._tried()]
         if not before:
             return []
-        last = set(before[-1].of)
-        race = max((one.of for one in reversed(before) if last <= set(one.of)), key=len)
-        finalists = [arm for arm in self._arms if arm.number in race and arm.failure is None]
-        for record in before:
-            measured = record.round()
-            if last <= set(record.of) <= set(race) and measured is not None:
-                self._final.append(measured)
-                self._current_ns += measured.current.step_ns
-                for arm in finalists:
-                    if arm.number in measured.others:
-                        arm.step_ns += measured.others[arm.number].step_ns
-        self._planned_rounds, self._share = before[-1].planned, before[-1].share
-        return finalists
+        self._planned_rounds = before[-1].planned
+        return self._known.race_on(before)
 
-    # ---- comparing -------------------------------------------------------------------------------------------
-
-    def _contenders(self) -> tuple[list[Arm], float]:
-        """Layouts that may be the fastest, one trial of each, the most promising first; what choosing it now may cost.
-
-        At least two, where there are two; the cost is a part of a step, on average.
-        """
-        usable: dict[Key, Arm] = {}
-        for arm in self._arms:
-            if arm.is_measured and arm.failure is None and arm.key != self._current_key:
-                usable.setdefault(arm.key, arm)
-        arms = list(usable.values())
-        if not arms:
-            return [], 0.0
-        believed = Beliefs.of(
-            np.array([features_of(arm.key.bucket_bytes, self._options_as_numbers(arm)) for arm in arms]),
-            np.array([self.space.predicted_gain(arm.key.bucket_bytes) for arm in arms]),
-            [arm.gains(self._share_of(arm)) for arm in arms],
-            math.sqrt(_PAIR) * self._block_noise(),
-        )
-        ranked = sorted(range(len(arms)), key=lambda one: -believed.mean[one])
-        ranked[1:] = sorted(ranked[1:], key=lambda one: (-believed.chances[one], -believed.mean[one]))
-        near = [one for at, one in enumerate(ranked) if at < _FINALISTS or believed.chances[one] >= _CONTENDING]
-        return [arms[one] for one in near[:_MOST_CONTENDERS]], believed.regret
-
-    def _options_as_numbers(self, arm: Arm) -> list[float]:
-        view, static, compression = arm.key.options
-        return [float(view), float(static), *(float(compression == one) for one in self.search.compression)]
-
-    def _block_noise(self) -> float:
-        return noise_of([levels_of(blocks, self._share) for blocks in self._series.values()])
-
-    def _gains_of(self, arm: Arm) -> list[float]:
-        """Of each round of the final race."""
-        share = self._share_of(arm)
-        return [one.gain_of(arm.number, share) for one in self._final if arm.number in one.others]
-
-    def _share_of(self, arm: Arm) -> float:
-        """None of it where options differ that change how the optimizer or the forward pass runs, or seem to."""
-        return 0.0 if arm.key.options != self._current_key.options or self._is_touched(arm) else self._share
-
-    def _is_touched(self, arm: Arm) -> bool:
-        """By all that was measured of it, as of now."""
-        if not self._share:
-            return False
-        pairs = [*arm.pairs, *(one.pair_of(arm.number) for one in self._final if arm.number in one.others)]
-        deviations = _TOUCHED if arm in self._finalists else _SURELY_TOUCHED
-        known, touched = self._touched.get(arm.number, ((0, deviations), False))
-        if known != (len(pairs), deviations):
-            touched = is_touched([(pair.current, pair.own) for pair in pairs], deviations)
-            self._touched[arm.number] = (len(pairs), deviations), touched
-        return touched
-
-    def _leader(self) -> Arm:
-        """The faster of the finalists that ran the whole race."""
-
-        def rank(arm: Arm) -> tuple[int, float]:
-            gains = self._gains_of(arm)
-            return len(gains), center_of(gains or [-math.inf])
-
-        return max(self._finalists, key=rank)
-
-    def _interval(self, arm: Arm) -> tuple[float, float]:
-        """Such that the intervals of all finalists hold at once: the better of two is reported, whichever it is."""
-        return interval_of(self._gains_of(arm), 1 - _MISSES / _FINALISTS)
+    # ---- how much there is to run --------------------------------------------------------------------------------
 
     def _rounds_needed(self) -> int:
         """For an interval as narrow as wanted, if the race is as noisy as the search was."""
-        if not self._finalists:
+        if not self._known.finalists:
             return _FEWEST_ROUNDS
         shorter = self._block_steps("search") / self._block_steps("final race")
-        deviation = math.sqrt(2 * shorter) * self._block_noise()
+        deviation = math.sqrt(2 * shorter) * self._known.block_noise()
         return self._rounds_for(deviation)
 
     def _plan_again(self) -> None:
         """Once, where rounds vary more than the search let expect: more of them. What they say is not looked at."""
-        if self._finalists and len(self._final) == _FEWEST_ROUNDS:
-            varies = max(deviation_of(self._gains_of(arm)) for arm in self._finalists if self._gains_of(arm))
-            self._planned_rounds = max(self._planned_rounds, self._rounds_for(varies))
+        if self._known.finalists and len(self._known.rounds) == _FEWEST_ROUNDS:
+            self._planned_rounds = max(self._planned_rounds, self._rounds_for(self._known.race_deviation()))
 
     def _rounds_for(self, deviation: float) -> int:
         """Whose speed-ups have this standard deviation."""
-        tight = _tight(max(abs(arm.gain(self._share_of(arm))) for arm in self._finalists))
-        quantile = NormalDist().inv_cdf(1 - _MISSES / _FINALISTS / 2)
+        tight = _tight(max(abs(self._known.gain_of(arm)) for arm in self._known.finalists))
+        quantile = NormalDist().inv_cdf(1 - MISSES / FINALISTS / 2)
         return min(self._most_rounds(), max(_FEWEST_ROUNDS, math.ceil((quantile * deviation / tight) ** 2)))
 
     def _most_rounds(self) -> int:
@@ -771,16 +652,16 @@ class Tuner:
         return self.steps + blocks * (self.settle_steps + self._block_steps()) + reserve <= self.step_budget
 
     def _race_steps(self, rounds: int = _FEWEST_ROUNDS) -> int:
-        return rounds * (_FINALISTS + 1) * (self.settle_steps + self._block_steps("final race"))
+        return rounds * (FINALISTS + 1) * (self.settle_steps + self._block_steps("final race"))
 
     def _steps_left(self) -> int | None:
         """A guess: the trials to come, four narrowing rounds of four, and a final race half way to its longest."""
-        if not self._current_ns:
+        if not self._known.current_ns:
             return None
         if self.phase == "done":
             return 0
         planned = self._planned_rounds or (_FEWEST_ROUNDS + self._most_rounds()) // 2
-        steps = self._race_steps(max(1, planned - len(self._final)))
+        steps = self._race_steps(max(1, planned - len(self._known.rounds)))
         if self.phase == "search":
             steps += max(0, self.most_trials - self._tried()) * self._trial_steps()
         if self.phase in ("search", "narrowing"):
@@ -792,12 +673,12 @@ class Tuner:
     # ---- the answer ------------------------------------------------------------------------------------------
 
     def _result(self) -> Tuning:
-        leader = self._leader() if self._finalists and self._final else None
-        gains = self._gains_of(leader) if leader else []
-        interval = self._interval(leader) if leader and len(gains) >= _FEWEST_ROUNDS else None
+        leader = self._known.leader() if self._known.finalists and self._known.rounds else None
+        gains = self._known.gains_of(leader) if leader else []
+        interval = self._known.interval(leader) if leader and len(gains) >= _FEWEST_ROUNDS else None
         gain = center_of(gains) if gains else None
         significant = interval is not None and interval[0] > 0
-        raced = [ns for one in self._final for ns in one.current.step_ns] or self._current_ns
+        raced = [ns for one in self._known.rounds for ns in one.current.step_ns] or self._known.current_ns
         base_ns = float(np.median(raced)) if raced else None
         current_bytes = self.job.current_bucket_bytes
         baseline = TunedSetting.of(Candidate(capacities=self.job.current), current_bytes, base_ns)
@@ -816,17 +697,17 @@ class Tuner:
             speedup=None if gain is None else speedup_of(gain),
             ci95=None if interval is None else (speedup_of(interval[0]), speedup_of(interval[1])),
             significant=significant,
-            rounds=len(self._final),
-            untouched_share=self._share if leader is None else self._share_of(leader),
+            rounds=len(self._known.rounds),
+            untouched_share=self._known.share if leader is None else self._known.share_of(leader),
             finished=self.finished,
             reason=self.reason,
             how_to_apply=how_to_apply(leader.candidate, self.job) if leader and significant else "keep your setting",
-            trials=[self._trial(arm) for arm in sorted(self._arms, key=lambda arm: arm.number)],
+            trials=[self._trial(arm) for arm in sorted(self._known.arms, key=lambda arm: arm.number)],
             steps=self.steps,
             notes=[
                 *self.notes,
                 *(self._doubts(gain, interval) if gain is not None and interval is not None else []),
-                *([_IS_TOUCHED] if leader is not None and self._is_touched(leader) else []),
+                *([_IS_TOUCHED] if leader is not None and self._known.is_touched(leader) else []),
                 *([self._records.trouble] if self._records.trouble else []),
             ],
         )
@@ -834,28 +715,29 @@ class Tuner:
     def _doubts(self, gain: float, interval: tuple[float, float]) -> list[str]:
         """Where the whole race has run, and its interval is far wider than wanted."""
         half = (speedup_of(interval[1]) - speedup_of(interval[0])) / 2
-        if len(self._final) < self._planned_rounds or half <= _TOO_WIDE * _tight(gain):
+        if len(self._known.rounds) < self._planned_rounds or half <= _TOO_WIDE * _tight(gain):
             return []
-        of_one = NormalDist().inv_cdf(1 - _MISSES / 2) * math.sqrt(_PAIR) * self._block_noise()
+        of_one = NormalDist().inv_cdf(1 - MISSES / 2) * math.sqrt(PAIR) * self._known.block_noise()
+        rounds = len(self._known.rounds)
         return [
-            f"this job's steps vary: {len(self._final)} rounds tell a speed-up to ±{100 * half:.1f} % only, one block "
+            f"this job's steps vary: {rounds} rounds tell a speed-up to ±{100 * half:.1f} % only, one block "
             f"of a trial to ±{100 * of_one:.0f} %; twice as exact takes four times the rounds, --rounds "
-            f"{4 * len(self._final)} in a study of another name, or a machine that does nothing else"
+            f"{4 * rounds} in a study of another name, or a machine that does nothing else"
         ]
 
     def _trial(self, arm: Arm) -> TunedTrial:
-        raced = self._gains_of(arm) if arm in self._finalists else []
-        gain = center_of(raced) if raced else arm.gain(self._share_of(arm))
+        raced = self._known.gains_of(arm) if arm in self._known.finalists else []
+        gain = center_of(raced) if raced else self._known.gain_of(arm)
         return TunedTrial(
             number=arm.number,
             params=params_of(arm.candidate, self.space)[0],
             setting=TunedSetting.of(arm.candidate, (), None),
             state="failed" if arm.failure else "complete" if arm.finished else "running",
             bucket_bytes=list(arm.key.bucket_bytes),
-            step_ns=self._current_ns if arm.is_current else arm.step_ns,
+            step_ns=self._known.current_ns if arm.is_current else arm.step_ns,
             speedup=speedup_of(gain) if math.isfinite(gain) else None,
             pairs=len(arm.pairs) + len(arm.told),
-            finalist=arm in self._finalists,
+            finalist=arm in self._known.finalists,
             is_current=arm.is_current,
             failure=arm.failure,
             built_otherwise=arm.built_otherwise,
