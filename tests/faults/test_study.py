@@ -13,7 +13,7 @@ from bucketlab import tuning
 from bucketlab.errors import BadInput
 from bucketlab.schema.tuning import CURRENT
 from bucketlab.tune import records
-from bucketlab.tune.records import Records, TrialRecord, check_storage
+from bucketlab.tune.records import Created, New, Records, TrialRecord, check_storage
 from tests.commands import SCRIPTS, bucketlab, last_line
 from tests.tune.simulated import facts, train, tuned, tuner_of
 from tests.tune.worker import job
@@ -124,8 +124,7 @@ def test_a_running_trial_of_a_host_an_hour_behind_is_left_to_it(tmp_path: Path) 
     storage = f"sqlite:///{tmp_path}/study.db"
     elsewhere = Records(storage, "simulated", owner="elsewhere:1:abc:def")
     elsewhere.load(IDENTITY).result()
-    record = TrialRecord(candidate=CURRENT, bucket_bytes=[1], owner=elsewhere.owner)
-    elsewhere.create(record, {}, {}).result()
+    _created(elsewhere)
     _begun_hours_ago(tmp_path / "study.db", 1)
     here = Records(storage, "simulated")
     stored = here.load(IDENTITY).result()
@@ -144,13 +143,12 @@ def test_a_trial_that_another_has_ended_does_not_end_the_writing(tmp_path: Path)
     storage = f"sqlite:///{tmp_path}/study.db"
     slow = Records(storage, "simulated", owner="elsewhere:1:abc:def")
     slow.load(IDENTITY).result()
-    record = TrialRecord(candidate=CURRENT, bucket_bytes=[1], owner=slow.owner)
-    first = slow.create(record, {}, {}).result()
+    first = _created(slow)
     _begun_hours_ago(tmp_path / "study.db", 30)
     here = Records(storage, "simulated")
     assert [trial.running for trial in here.load(IDENTITY).result().trials] == [False]
     slow.complete(first, 1.0)
-    second = slow.create(record, {}, {}).result()
+    second = _created(slow)
     slow.complete(second, 0.5)
     slow.flush()
     assert slow.trouble is None
@@ -158,6 +156,13 @@ def test_a_trial_that_another_has_ended_does_not_end_the_writing(tmp_path: Path)
     assert states == [optuna.trial.TrialState.FAIL, optuna.trial.TrialState.COMPLETE]
     here.close()
     slow.close()
+
+
+def _created(records: Records) -> Created:
+    record = TrialRecord(candidate=CURRENT, bucket_bytes=[1], owner=records.owner)
+    begun = records.create(lambda: New(record, {}, {})).result()
+    assert begun is not None
+    return begun[1]
 
 
 def _begun_hours_ago(path: Path, hours: int) -> None:

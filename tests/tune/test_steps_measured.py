@@ -87,6 +87,8 @@ def test_the_work_that_buckets_do_not_touch_is_what_the_script_says_it_was(tmp_p
     study = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/sweeps/{found.result.study}/study.db")
     stored_ns = [ns for trial in study.trials for ns in trial.user_attrs["bucketlab"]["untouched_ns"]]
     assert len(stored_ns) >= 8
-    assert median(stored_ns) == pytest.approx(median(said_ns.values()), rel=0.3)  # data take five times as long
+    last = max(trial.after_steps or 0 for trial in found.result.trials)  # later steps may be those of a busier machine
+    searched_ns = [ns for step, ns in said_ns.items() if int(step) <= last]
+    assert median(stored_ns) == pytest.approx(median(searched_ns), rel=0.3)  # data take five times as long
     near = [min(abs(ns - said) for said in said_ns.values()) < 0.3 * ns for ns in stored_ns]
     assert sum(near) >= 0.8 * len(near)  # of some the machine took longer between two looks at the clock
