@@ -210,4 +210,5 @@ def test_a_trial_that_cannot_be_blamed_any_more_ends_the_study_with_both_causes(
             assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
     assert done.returncode == 1
     assert "SIGKILL" in last_line(done) and "cannot be" in last_line(done) and str(fixed) in last_line(done)
-    assert "Traceback" not in done.stderr
+    # Torch prints one of the rank that lost its neighbour, behind that rank's name.
+    assert not any(line.startswith("Traceback") for line in done.stderr.splitlines())
