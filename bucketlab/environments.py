@@ -142,7 +142,7 @@ def _task(options: TuneOptions, study: str, scratch: Path) -> TuneTask:
         storage=f"sqlite:///{scratch}/{DATABASE}",  # for a script that ends before all is measured
         folder=str(scratch),
         trials=0,
-        rounds=options.rounds or MOST_ROUNDS,
+        rounds=options.rounds or MOST_ROUNDS,  # there are dozens of launches, and they are compared with each other
         steps=options.steps,
         search=search_of(options),
         predict=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import pytest
 
 from bucketlab.errors import BadInput
@@ -314,6 +315,34 @@ def test_more_rounds_make_the_interval_narrower_where_steps_vary_and_are_not_run
     assert many.ci95 is not None
     assert many.ci95[1] - many.ci95[0] < 0.7 * (few.ci95[1] - few.ci95[0])
     assert tuned(job(QUIET), trials=8, most_rounds=120).rounds == 12
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "rounds", "longest"),
+    [(50, None, (4, 10, 10)), (25, None, (8, 20, 20)), (400, None, (4, 4, 8)), (25, 30, (8, 20, 20))],
+)
+def test_where_steps_are_short_blocks_of_rounds_last_half_a_second_and_the_race_a_minute_and_a_half(
+    step_ms: int, rounds: int | None, longest: tuple[int, int, int]
+) -> None:
+    of = job(LOUD, 4)
+    tuner = tuner_of(of, trials=8, most_rounds=rounds)
+    pace = step_ms * 1e6 / of.exact_ns(caps_bytes(tuner.job.current))
+    steps: dict[str, list[int]] = {}
+    while (block := tuner.next_block()) is not None:
+        steps.setdefault(tuner.progress().phase, []).append(block.steps)
+        caps = caps_bytes(block.candidate.capacities) or caps_bytes(tuner.job.current)
+        of.run(caps, block.settle_steps)
+        tuner.tell(block, [pace * ns for ns in of.run(caps, block.steps)], of.buckets(caps))
+    for phase, usual in zip(("search", "narrowing", "final race"), longest, strict=True):
+        # Of a noisy job the current setting is now and then taken for faster or slower.
+        assert 0.7 * usual <= np.median(steps[phase]) <= 1.4 * usual
+    seconds = 3 * sum(steps["final race"]) / len(steps["final race"]) * tuner.result().rounds * step_ms / 1000
+    if step_ms < 100 and rounds is None:
+        assert tuner.result().rounds > 30
+        assert seconds < 1.3 * 90
+    else:
+        assert tuner.result().rounds == 30
+    tuner.close()
 
 
 def test_a_race_that_varies_more_than_the_search_did_gets_more_rounds() -> None:
